@@ -1,0 +1,1 @@
+"""Make a compute kernel faster and prove that it still computes the same thing."""

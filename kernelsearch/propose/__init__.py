@@ -1,0 +1,1 @@
+"""Where new variants come from."""

@@ -1,0 +1,175 @@
+"""Every extension point in one file: what a newcomer reads first.
+
+A part is plugged in by passing an object that has these methods; nothing is registered. Contract
+tests for third-party parts are in ``kernelsearch.testing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kernelsearch.operator import Operator, Workload
+from kernelsearch.records import (
+    Binary,
+    CompileJob,
+    Device,
+    Evaluation,
+    Proposal,
+    RunReport,
+    RunRequest,
+    TimeReport,
+    TimeRequest,
+    VariantRecord,
+)
+from kernelsearch.variant import Variant
+
+
+class Target(Protocol):
+    """A device family. ``compile`` may run in any process, also where there is no device."""
+
+    name: str
+    device: Device
+
+    def compile(self, job: CompileJob) -> Binary:
+        """Compile one candidate.
+
+        Raises:
+            CompileError: with the compiler's log. ResourceLimitError: it needs too much.
+            RejectedError: the source uses what it must not.
+        """
+        ...
+
+    def open(self) -> Executable:
+        """Open the device in this process. Called only inside an isolated worker.
+
+        Raises:
+            TargetUnavailableError: no device answers.
+        """
+        ...
+
+
+class Executable(Protocol):
+    """Loaded binaries on an open device. Every method may raise CandidateError."""
+
+    def load(self, binary: Binary) -> None:
+        """Load (and keep) a binary; afterwards requests name it by ``binary.key``."""
+        ...
+
+    def unload(self, key: str) -> None:
+        """Forget a binary: its module, and with it all state it may have kept."""
+        ...
+
+    def run(self, request: RunRequest) -> RunReport:
+        """Run a plan once on fresh, poisoned, guarded buffers; outputs go to their sinks."""
+        ...
+
+    def time(self, request: TimeRequest) -> TimeReport:
+        """Time one or two binaries, interleaved, on rotating inputs."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Runner(Protocol):
+    """What ``evaluate`` talks to: an ``Executable`` that may live in another process.
+
+    On top of the candidate's own failures it reports the death or hang of that process as
+    CandidateCrashedError or CandidateTimeoutError, and is usable again afterwards.
+    """
+
+    def load(self, binary: Binary, deadline_s: float) -> None: ...
+
+    def unload(self, key: str) -> None: ...
+
+    def run(self, request: RunRequest, deadline_s: float) -> RunReport: ...
+
+    def time(self, request: TimeRequest, deadline_s: float) -> TimeReport: ...
+
+    def restart(self) -> None:
+        """End the process and start a fresh one (used before a confirmation)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRequest:
+    """What a proposer is told.
+
+    Args:
+        operator: the contract.
+        parent / parent_record: the variant to change.
+        best: the parent's best ok evaluation, if it has one; ``history``: all of them.
+        siblings: other good variants with their best evaluations (for crossover).
+        device: facts and ceilings.
+        count: how many proposals are wanted at most.
+        known: hashes of variants that exist already (repeating one is wasted).
+        seed: source of randomness.
+    """
+
+    operator: Operator
+    parent: Variant
+    parent_record: VariantRecord
+    best: Evaluation | None
+    history: tuple[Evaluation, ...]
+    device: Device
+    dtype: str
+    workloads: tuple[Workload, ...]
+    siblings: tuple[tuple[Variant, Evaluation], ...] = ()
+    count: int = 1
+    known: frozenset[str] = frozenset()
+    seed: int = 0
+    diagnosis: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Proposer(Protocol):
+    """Yields new variants from a parent. Pure of I/O, except for the call to a model."""
+
+    name: str
+
+    def propose(self, request: ProposalRequest) -> Sequence[Proposal]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A variant as a selector sees it: its place in the lineage and its worth.
+
+    ``speedup`` is the objective of the variant's best ok evaluation (None: none yet); ``children``
+    is how many proposals it has had.
+    """
+
+    hash: str
+    parent: str
+    speedup: float | None
+    children: int
+    depth: int
+    exhausted: bool = False
+
+
+class Selector(Protocol):
+    """Picks parents among a study's variants."""
+
+    name: str
+
+    def select(self, nodes: Sequence[Node], count: int, seed: int) -> list[str]:
+        """Return up to ``count`` variant hashes, best choice first; [] if nothing can be picked."""
+        ...
+
+
+class Classifier(Protocol):
+    """Names the bottleneck of an evaluation."""
+
+    def classify(
+        self, operator: Operator, workload: Workload, evaluation: Evaluation, device: Device
+    ) -> Mapping[str, Any]: ...
+
+
+class Exporter(Protocol):
+    """Writes a verified winner in the form some build wants."""
+
+    name: str
+
+    def export(self, variant: Variant, evaluation: Evaluation, folder: Path) -> list[Path]: ...

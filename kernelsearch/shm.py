@@ -1,0 +1,95 @@
+"""Shared memory blocks that a child process can open by path and that vanish with their owner.
+
+On Linux a block is a memfd, opened by others through ``/proc/<pid>/fd/<n>``: nothing is left behind
+when the owner is killed. Elsewhere it is an unlinked-on-close temporary file.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from types import TracebackType
+from typing import Any, Self
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelsearch.errors import StorageError
+from kernelsearch.records import ShmRef
+
+ALIGN = 4096
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return the NumPy dtype of one of our dtype names (bfloat16 through ml_dtypes)."""
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+class SharedBlock:
+    """A growable-once block of shared memory owned by this process."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
+        self._file: str | None = None
+        try:
+            if hasattr(os, "memfd_create"):
+                self._fd = os.memfd_create("kernelsearch")
+                self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+            else:  # pragma: no cover - not Linux
+                self._fd, self._file = tempfile.mkstemp(prefix="kernelsearch-")
+                self.path = self._file
+            os.ftruncate(self._fd, self.nbytes)
+            self._map = mmap.mmap(self._fd, self.nbytes)
+        except OSError as error:
+            if error.errno in (errno.ENOMEM, errno.ENOSPC):
+                raise StorageError(
+                    f"no memory for a shared block of {self.nbytes} bytes ({error.strerror}); "
+                    "use smaller workloads or free memory"
+                ) from error
+            raise
+
+    def array(self, dtype: str, shape: tuple[int, ...], offset: int = 0) -> NDArray[Any]:
+        """Return a writable view of part of the block."""
+        count = int(np.prod(shape, dtype=np.int64))
+        flat = np.frombuffer(self._map, dtype=numpy_dtype(dtype), count=count, offset=offset)
+        return flat.reshape(shape)
+
+    def ref(self, offset: int, nbytes: int) -> ShmRef:
+        return ShmRef(self.path, offset, nbytes)
+
+    def close(self) -> None:
+        """Give the memory back once no view of it is alive."""
+        if self._fd < 0:
+            return
+        try:
+            self._map.close()
+        except BufferError:
+            pass  # a view is still alive; the mapping goes when the last view does
+        os.close(self._fd)
+        self._fd = -1
+        if self._file is not None:  # pragma: no cover - not Linux
+            os.unlink(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def attach(ref: ShmRef, *, writable: bool) -> mmap.mmap:
+    """Map the whole pages that hold ``ref`` in this process (``ref.offset`` is page-aligned)."""
+    flags = os.O_RDWR if writable else os.O_RDONLY
+    fd = os.open(ref.path, flags)
+    try:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        start = ref.offset // ALIGN * ALIGN
+        length = max(1, ref.offset - start + ref.nbytes)
+        return mmap.mmap(fd, length, access=access, offset=start)
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""Device families that compile and run candidates."""

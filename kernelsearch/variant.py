@@ -1,0 +1,599 @@
+"""Parse, render, hash and bind a variant file. The file format is described in docs/variants.md."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelsearch.errors import ExpressionError, RejectedError, VariantError
+from kernelsearch.expressions import Expression, Value
+from kernelsearch.operator import Operator
+from kernelsearch.records import (
+    DTYPE_BYTES,
+    Candidate,
+    CompileJob,
+    FillStep,
+    KernelStep,
+    LaunchPlan,
+    Params,
+    ParamValue,
+    ScalarArg,
+    TensorMapSpec,
+    WorkspaceSpec,
+    frozen_params,
+)
+
+FORMAT = 1
+LANGUAGES = {".cu": "cuda", ".py": "cpu"}
+SCALAR_TYPES = frozenset({"i32", "u32", "i64", "u64", "f32", "f64"})
+PRECISIONS = ("strict", "tf32", "fast")
+MAX_SOURCE_BYTES = 1 << 20
+MAX_LAUNCHES = 64
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
+_CUDA_BLOCK = re.compile(r"/\*\s*kernelsearch\b(.*?)\*/", re.DOTALL)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
+_TOP_KEYS = {
+    "format", "operator", "doc", "dtypes", "requires", "tunables", "constraints", "domain",
+    "workspace", "tensormap", "numba", "launch",
+}  # fmt: skip
+_STEP_KEYS = {"kernel", "grid", "block", "args", "shared", "cluster", "cooperative", "when"}
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One launch step, still symbolic. ``fill`` is set for a fill step, ``kernel`` otherwise."""
+
+    kernel: str = ""
+    args: tuple[str | tuple[Expression, str], ...] = ()
+    grid: tuple[Expression, ...] = ()
+    block: tuple[Expression, ...] = ()
+    shared: Expression | None = None
+    cluster: tuple[Expression, ...] = ()
+    cooperative: bool = False
+    when: Expression | None = None
+    fill: str = ""
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One kernel source and its launch plan with the tunables still open.
+
+    ``source`` is the whole file with quoted includes resolved; ``hash`` is over its content without
+    comments in the metadata or differences of name.
+    """
+
+    operator: str
+    language: str
+    source: str
+    doc: str
+    dtypes: tuple[str, ...]
+    tunables: Mapping[str, tuple[ParamValue, ...]]
+    constraints: Mapping[str, Expression]
+    domain: Mapping[str, Expression]
+    workspace: Mapping[str, tuple[str, tuple[Expression, ...]]]
+    tensormaps: Mapping[str, tuple[str, tuple[Expression, ...], str, str]]
+    numba: Mapping[str, Any]
+    steps: tuple[StepSpec, ...]
+    arch: str = ""
+    precision: str = "strict"
+    path: str = "<variant>"
+    name: str = ""
+    hash: str = field(default="", compare=False)
+
+    # --- parameters -------------------------------------------------------------------------
+
+    def combinations(self) -> Iterator[dict[str, ParamValue]]:
+        """Yield every combination of the tunables' choices, constraints not applied."""
+        names = list(self.tunables)
+        for values in itertools.product(*(self.tunables[n] for n in names)):
+            yield dict(zip(names, values, strict=True))
+
+    def violated(self, params: Params, facts: Mapping[str, int], dtype: str) -> str | None:
+        """Return the name of the first constraint that is false for ``params``, or None."""
+        names: dict[str, Value] = {**facts, **params, "elem_bytes": DTYPE_BYTES[dtype]}
+        for name, expression in self.constraints.items():
+            if not expression.truth(names):
+                return name
+        return None
+
+    def valid_params(
+        self, facts: Mapping[str, int], dtype: str, limit: int = 100_000
+    ) -> list[dict[str, ParamValue]]:
+        """Return the combinations that meet the constraints (at most ``limit`` are looked at)."""
+        looked_at = itertools.islice(self.combinations(), limit)
+        return [p for p in looked_at if self.violated(p, facts, dtype) is None]
+
+    def check_params(self, params: Params) -> None:
+        """Raise ``RejectedError`` unless ``params`` binds every tunable to one of its choices."""
+        for name, choices in self.tunables.items():
+            if name not in params or params[name] not in choices:
+                raise RejectedError(
+                    f"tunable {name} must be one of {list(choices)} (got {params.get(name)!r})"
+                )
+        unknown = [n for n in params if n not in self.tunables]
+        if unknown:
+            raise RejectedError(f"params name tunables the variant does not have: {unknown}")
+
+    def candidate(self, params: Params, dtype: str) -> Candidate:
+        return Candidate(self.hash, frozen_params(params), dtype)
+
+    def applies(
+        self, params: Params, workload: Mapping[str, int], facts: Mapping[str, int], dtype: str,
+        alignment: Mapping[str, int] | None = None,
+    ) -> str | None:  # fmt: skip
+        """Return None if the variant's domain covers a workload, else the broken condition's name."""
+        names = self._names(params, workload, facts, dtype)
+        names.update({f"align_{k}": v for k, v in (alignment or {}).items()})
+        for name, expression in self.domain.items():
+            unbound = [n for n in expression.names if n.startswith("align_") and n not in names]
+            names.update(dict.fromkeys(unbound, 256))
+            if not expression.truth(names):
+                return name
+        return None
+
+    def _names(
+        self, params: Params, sizes: Mapping[str, int], facts: Mapping[str, int], dtype: str
+    ) -> dict[str, Value]:
+        return {**facts, **sizes, **params, "elem_bytes": DTYPE_BYTES[dtype]}
+
+    # --- binding ----------------------------------------------------------------------------
+
+    def compile_job(self, params: Params, dtype: str, arch: str) -> CompileJob:
+        """Return what a compiler needs for one candidate."""
+        kernels = tuple(dict.fromkeys(
+            self.kernel_name(s.kernel, params) for s in self.steps if s.kernel
+        ))  # fmt: skip
+        options: dict[str, Any] = {"dtype": dtype, "defines": frozen_params(params)}
+        if self.language == "cpu":
+            options["numba"] = tuple(sorted(
+                (k, tuple(v) if isinstance(v, list) else v) for k, v in self.numba.items()
+            ))  # fmt: skip
+        return CompileJob(
+            target=self.language, source=self.source, kernels=kernels, arch=arch,
+            name=Path(self.path).name, options=tuple(sorted(options.items())),
+        )  # fmt: skip
+
+    def kernel_name(self, kernel: str, params: Params) -> str:
+        """Return a kernel's name expression with the tunables replaced by their values."""
+        return re.sub(r"[A-Za-z_]\w*", lambda m: str(params.get(m[0], m[0])), kernel)
+
+    def plan(
+        self, params: Params, workload: Mapping[str, int], scalars: Mapping[str, float],
+        facts: Mapping[str, int], dtype: str,
+    ) -> LaunchPlan:  # fmt: skip
+        """Return the concrete launch plan for one workload.
+
+        Raises:
+            RejectedError: an expression of the plan cannot be evaluated for these values.
+        """
+        names = self._names(params, workload, facts, dtype)
+        try:
+            steps = [s for spec in self.steps for s in self._bind(spec, params, names, scalars)]
+            workspaces = tuple(
+                WorkspaceSpec(n, dtype if d == "elem" else d,
+                              tuple(max(0, e.integer(names)) for e in shape))
+                for n, (d, shape) in self.workspace.items()
+            )  # fmt: skip
+            maps = tuple(
+                TensorMapSpec(n, tensor, tuple(e.integer(names) for e in box), swizzle, promotion)
+                for n, (tensor, box, swizzle, promotion) in self.tensormaps.items()
+            )
+        except ExpressionError as error:
+            raise RejectedError(f"launch plan cannot be bound: {error}") from error
+        return LaunchPlan(tuple(steps), workspaces, maps)
+
+    def _bind(
+        self, spec: StepSpec, params: Params, names: Mapping[str, Value],
+        scalars: Mapping[str, float],
+    ) -> list[KernelStep | FillStep]:  # fmt: skip
+        if spec.when is not None and not spec.when.truth(names):
+            return []
+        if spec.fill:
+            return [FillStep(spec.fill, spec.value)]
+        grid = _three(spec.grid, names)
+        if min(grid) <= 0:
+            return []
+        args: list[str | ScalarArg] = []
+        for arg in spec.args:
+            if isinstance(arg, str):
+                args.append(arg)
+                continue
+            expression, ctype = arg
+            values = {**names, **scalars}
+            value = expression.evaluate(values)
+            if ctype[0] in "iu":
+                args.append(ScalarArg(ctype, expression.integer(values)))
+            elif isinstance(value, str):
+                raise ExpressionError("gives a word, not a number", expression.text)
+            else:
+                args.append(ScalarArg(ctype, float(value)))
+        return [KernelStep(
+            kernel=self.kernel_name(spec.kernel, params), args=tuple(args), grid=grid,
+            block=_three(spec.block, names),
+            shared=spec.shared.integer(names) if spec.shared is not None else 0,
+            cluster=_three(spec.cluster, names) if spec.cluster else None,
+            cooperative=spec.cooperative,
+        )]  # fmt: skip
+
+    def check_against(self, operator: Operator) -> None:
+        """Raise ``VariantError`` unless names in the plan exist in ``operator``."""
+        if self.operator != operator.name:
+            raise VariantError(
+                f"is for operator {self.operator!r}, not {operator.name!r}", self.path
+            )
+        buffers = {t.name for t in operator.tensors} | set(self.workspace)
+        for spec in self.steps:
+            wanted = [spec.fill] if spec.fill else [a for a in spec.args if isinstance(a, str)]
+            known = buffers if spec.fill else buffers | set(self.tensormaps)
+            for name in wanted:
+                if name not in known:
+                    raise VariantError(
+                        f"launch names {name!r}, which is no tensor or workspace of "
+                        f"{operator.name} (known: {', '.join(sorted(known))})", self.path,
+                    )  # fmt: skip
+        if PRECISIONS.index(self.precision) > PRECISIONS.index(operator.precision):
+            raise VariantError(
+                f"requires precision {self.precision!r}, but operator {operator.name} allows "
+                f"only {operator.precision!r}", self.path,
+            )  # fmt: skip
+        sizes = set(operator.symbols)
+        for name, expression in self.domain.items():
+            bad = {n for n in expression.names if n.islower() and not n.startswith("align_")}
+            bad -= sizes | set(self.tunables) | _KNOWN_FACTS
+            if bad:
+                raise VariantError(
+                    f"[domain] {name} uses {sorted(bad)}, unknown to {operator.name} "
+                    f"(sizes: {', '.join(operator.symbols)})", self.path,
+                )  # fmt: skip
+
+
+_KNOWN_FACTS = {
+    "elem_bytes", "max_threads_per_block", "max_shared_per_block", "max_shared_per_sm",
+    "regs_per_sm", "max_threads_per_sm", "sm_count", "warp_size", "l2_bytes", "cores",
+    "cache_line_bytes", "simd_bytes",
+}  # fmt: skip
+
+
+def _three(parts: tuple[Expression, ...], names: Mapping[str, Value]) -> tuple[int, int, int]:
+    values = [p.integer(names) for p in parts] + [1, 1, 1]
+    return (values[0], values[1], values[2])
+
+
+# --- parsing ------------------------------------------------------------------------------------
+
+
+def load_variant(path: Path, include_dir: Path | None = None) -> Variant:
+    """Read and parse a variant file.
+
+    Raises:
+        VariantError: with file, line and column of what is wrong.
+    """
+    language = LANGUAGES.get(path.suffix)
+    if language is None:
+        raise VariantError(f"must end in .cu or .py (got {path.suffix!r})", str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise VariantError(f"is not UTF-8 text (byte {error.start})", str(path)) from None
+    except OSError as error:
+        raise VariantError(f"cannot be read ({error.strerror})", str(path)) from None
+    return parse_variant(text, language, str(path), include_dir)
+
+
+def parse_variant(
+    text: str, language: str, path: str = "<variant>", include_dir: Path | None = None
+) -> Variant:
+    """Parse the text of a variant file (``language`` is ``cuda`` or ``cpu``).
+
+    Raises:
+        VariantError: with file, line and column of what is wrong.
+    """
+    if len(text.encode()) > MAX_SOURCE_BYTES:
+        raise VariantError(f"is larger than {MAX_SOURCE_BYTES} bytes", path)
+    if "\0" in text:
+        raise VariantError("contains a NUL character", path)
+    block, first_line = _metadata(text, language, path)
+    try:
+        meta = tomllib.loads(block)
+    except tomllib.TOMLDecodeError as error:
+        line, column = _toml_position(error, block)
+        raise VariantError(
+            f"metadata is not TOML: {_toml_reason(error)}", path, first_line + line - 1, column
+        ) from None
+    source = _resolve_includes(text, path, include_dir) if language == "cuda" else text
+    return _Builder(meta, language, source, path, block, first_line).build()
+
+
+def _metadata(text: str, language: str, path: str) -> tuple[str, int]:
+    if language == "cuda":
+        match = _CUDA_BLOCK.search(text)
+        if match is None:
+            raise VariantError("has no /* kernelsearch ... */ block; see docs/variants.md", path, 1)
+        return match[1], text.count("\n", 0, match.start(1)) + 1
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise VariantError(
+            f"is not Python: {getattr(error, 'msg', None) or error}", path,
+            getattr(error, "lineno", None), getattr(error, "offset", None),
+        ) from None  # fmt: skip
+    doc = ast.get_docstring(tree, clean=False) or ""
+    stripped = doc.lstrip()
+    if not stripped.startswith("kernelsearch"):
+        raise VariantError("must begin with a string that starts with 'kernelsearch'", path, 1)
+    skipped = len(doc) - len(stripped)
+    line = tree.body[0].lineno + doc.count("\n", 0, skipped)
+    return stripped.removeprefix("kernelsearch"), line
+
+
+def _toml_position(error: tomllib.TOMLDecodeError, block: str) -> tuple[int, int | None]:
+    found = re.search(r"at line (\d+), column (\d+)", str(error))
+    if found:
+        return int(found[1]), int(found[2])
+    return block.count("\n") + 1, None
+
+
+def _toml_reason(error: tomllib.TOMLDecodeError) -> str:
+    return re.sub(r" \(at .*\)$", "", str(error))
+
+
+def _resolve_includes(text: str, path: str, include_dir: Path | None) -> str:
+    """Replace quoted includes by the shipped header's text, each header once."""
+    from kernelsearch.resources import include_folder
+
+    folder = include_dir or include_folder()
+    seen: set[str] = set()
+
+    def expand(body: str, where: str) -> str:
+        def replace(match: re.Match[str]) -> str:
+            name = match[1]
+            if name in seen:
+                return ""
+            seen.add(name)
+            file = (folder / name).resolve()
+            line = body.count("\n", 0, match.start()) + 1
+            if folder.resolve() not in file.parents or not file.is_file():
+                raise VariantError(
+                    f'#include "{name}" is not a header of templates/cuda/include', where, line
+                )
+            inner = expand(file.read_text(encoding="utf-8"), name)
+            return f'#line 1 "{name}"\n{inner}\n#line {line + 1} "{Path(where).name}"'
+
+        return _INCLUDE.sub(replace, body)
+
+    return expand(text, path)
+
+
+class _Builder:
+    """Turns parsed TOML into a ``Variant``, pointing at the line of what is wrong."""
+
+    def __init__(
+        self, meta: dict[str, Any], language: str, source: str, path: str, block: str, line: int
+    ) -> None:
+        self.meta, self.language, self.source = meta, language, source
+        self.path, self.block, self.line = path, block, line
+
+    def fail(self, message: str, needle: str = "") -> VariantError:
+        line, column = self.line, None
+        for number, text in enumerate(self.block.split("\n")):
+            at = text.find(needle) if needle else -1
+            if at >= 0:
+                line, column = self.line + number, at + 1
+                break
+        return VariantError(message, self.path, line, column)
+
+    def expression(self, text: Any, needle: str = "") -> Expression:
+        if isinstance(text, bool) or not isinstance(text, str | int | float):
+            raise self.fail(f"must be an expression (got {text!r})", needle)
+        try:
+            return Expression.parse(text)
+        except ExpressionError as error:
+            raise self.fail(str(error), str(text)) from error
+
+    def expressions(self, value: Any, key: str, low: int, high: int) -> tuple[Expression, ...]:
+        if not isinstance(value, list) or not low <= len(value) <= high:
+            raise self.fail(f"{key} must be a list of {low} to {high} expressions (got {value!r})", key)
+        return tuple(self.expression(v, key) for v in value)
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self.meta.get(key, {})
+        if not isinstance(value, dict):
+            raise self.fail(f"{key} must be a table (got {value!r})", key)
+        for name in value:
+            if not _IDENTIFIER.match(name):
+                raise self.fail(f"{key}: {name!r} is not an identifier", name)
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.meta.get(key, default)
+        if not isinstance(value, str) or (default is None and not value):
+            raise self.fail(f"{key} must be a string (got {value!r})", key)
+        return value
+
+    def build(self) -> Variant:
+        unknown = sorted(set(self.meta) - _TOP_KEYS)
+        if unknown:
+            raise self.fail(
+                f"unknown key {unknown[0]!r}; known: {', '.join(sorted(_TOP_KEYS))}", unknown[0]
+            )
+        if self.meta.get("format") != FORMAT:
+            raise self.fail(f"format must be {FORMAT} (got {self.meta.get('format')!r})", "format")
+        requires = self.table("requires")
+        if set(requires) - {"arch", "precision"}:
+            raise self.fail(f"requires knows arch and precision (got {sorted(requires)})", "requires")
+        precision = requires.get("precision", "strict")
+        if precision not in PRECISIONS:
+            raise self.fail(f"precision must be one of {PRECISIONS} (got {precision!r})", "precision")
+        arch = requires.get("arch", "")
+        if not isinstance(arch, str) or (arch and not re.fullmatch(r"sm_\d{2,3}[af]?", arch)):
+            raise self.fail(f"requires.arch must look like sm_90 or sm_90a (got {arch!r})", "arch")
+        workspace = self.workspace()
+        tensormaps = self.tensormaps()
+        variant = Variant(
+            operator=self.text("operator"), language=self.language, source=self.source,
+            doc=self.text("doc", ""), dtypes=self.dtypes(), tunables=self.tunables(),
+            constraints={k: self.expression(v, k) for k, v in self.table("constraints").items()},
+            domain={k: self.expression(v, k) for k, v in self.table("domain").items()},
+            workspace=workspace, tensormaps=tensormaps, numba=self.numba(precision),
+            steps=self.steps(), arch=arch, precision=precision, path=self.path,
+            name=Path(self.path).stem, hash=self.content_hash(),
+        )  # fmt: skip
+        self.check_names(variant)
+        return variant
+
+    def content_hash(self) -> str:
+        body = self.source.replace(self.block, "") if self.language == "cuda" else self.source
+        body = "\n".join(line.rstrip() for line in body.splitlines() if line.strip())
+        meta = {k: v for k, v in self.meta.items() if k != "doc"}
+        if self.language == "cpu":
+            body = ast.dump(_without_docstring(ast.parse(self.source)))
+        return hashlib.sha256(f"{self.language}\0{meta!r}\0{body}".encode()).hexdigest()[:16]
+
+    def dtypes(self) -> tuple[str, ...]:
+        value = self.meta.get("dtypes", ["float32"])
+        if not isinstance(value, list) or not value or any(d not in DTYPE_BYTES for d in value):
+            raise self.fail(f"dtypes must list known element types (got {value!r})", "dtypes")
+        return tuple(value)
+
+    def tunables(self) -> dict[str, tuple[ParamValue, ...]]:
+        result: dict[str, tuple[ParamValue, ...]] = {}
+        for name, choices in self.table("tunables").items():
+            good = isinstance(choices, list) and choices and all(
+                isinstance(c, int | str) and not isinstance(c, bool) for c in choices
+            )
+            if not good:
+                raise self.fail(
+                    f"tunable {name} must list integers or words (got {choices!r})", name
+                )
+            words = [c for c in choices if isinstance(c, str)]
+            if any(not _IDENTIFIER.match(w) for w in words):
+                raise self.fail(f"tunable {name}: words must be identifiers (got {words})", name)
+            if len(set(choices)) != len(choices):
+                raise self.fail(f"tunable {name} lists a choice twice (got {choices!r})", name)
+            result[name] = tuple(choices)
+        return result
+
+    def workspace(self) -> dict[str, tuple[str, tuple[Expression, ...]]]:
+        result: dict[str, tuple[str, tuple[Expression, ...]]] = {}
+        for name, spec in self.table("workspace").items():
+            if not isinstance(spec, dict) or set(spec) != {"dtype", "shape"}:
+                raise self.fail(f"workspace {name} must have dtype and shape", name)
+            if spec["dtype"] != "elem" and spec["dtype"] not in DTYPE_BYTES:
+                raise self.fail(f"workspace {name}: unknown dtype {spec['dtype']!r}", name)
+            result[name] = (spec["dtype"], self.expressions(spec["shape"], "shape", 1, 5))
+        return result
+
+    def tensormaps(self) -> dict[str, tuple[str, tuple[Expression, ...], str, str]]:
+        result: dict[str, tuple[str, tuple[Expression, ...], str, str]] = {}
+        for name, spec in self.table("tensormap").items():
+            known = {"tensor", "box", "swizzle", "l2_promotion"}
+            if not isinstance(spec, dict) or not {"tensor", "box"} <= set(spec) <= known:
+                raise self.fail(f"tensormap {name} must have tensor and box, may have swizzle "
+                                "and l2_promotion", name)  # fmt: skip
+            swizzle, promotion = spec.get("swizzle", "none"), spec.get("l2_promotion", "none")
+            if swizzle not in ("none", "32B", "64B", "128B"):
+                raise self.fail(f"tensormap {name}: swizzle {swizzle!r} is unknown", name)
+            if promotion not in ("none", "64B", "128B", "256B"):
+                raise self.fail(f"tensormap {name}: l2_promotion {promotion!r} is unknown", name)
+            box = self.expressions(spec["box"], "box", 1, 5)
+            result[name] = (str(spec["tensor"]), box, swizzle, promotion)
+        return result
+
+    def numba(self, precision: str) -> dict[str, Any]:
+        options = self.table("numba")
+        if options and self.language != "cpu":
+            raise self.fail("[numba] belongs to .py variants", "[numba]")
+        unknown = sorted(set(options) - {"parallel", "fastmath"})
+        if unknown:
+            raise self.fail(f"[numba] knows parallel and fastmath (got {unknown[0]!r})", unknown[0])
+        fastmath = options.get("fastmath", False)
+        flags = {"nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc"}
+        if isinstance(fastmath, list):
+            if not set(fastmath) <= flags:
+                raise self.fail(f"fastmath flags are {sorted(flags)} (got {fastmath})", "fastmath")
+            strict_flags = {"contract", "reassoc", "nsz", "arcp"}
+            if precision != "fast" and not set(fastmath) <= strict_flags:
+                raise self.fail(
+                    f"fastmath flags beyond {sorted(strict_flags)} need requires.precision = 'fast'",
+                    "fastmath")  # fmt: skip
+        elif not isinstance(fastmath, bool):
+            raise self.fail(f"fastmath must be true, false or a list (got {fastmath!r})", "fastmath")
+        elif fastmath and precision != "fast":
+            raise self.fail("fastmath = true needs requires.precision = 'fast'", "fastmath")
+        return dict(options)
+
+    def steps(self) -> tuple[StepSpec, ...]:
+        steps = self.meta.get("launch", [])
+        if not isinstance(steps, list) or not steps:
+            raise self.fail("needs at least one [[launch]] step", "launch")
+        if len(steps) > MAX_LAUNCHES:
+            raise self.fail(f"has {len(steps)} launch steps; at most {MAX_LAUNCHES}", "launch")
+        return tuple(self.step(s) for s in steps)
+
+    def step(self, step: dict[str, Any]) -> StepSpec:
+        when = self.expression(step["when"], "when") if "when" in step else None
+        if "fill" in step:
+            value = step.get("value", 0)
+            if set(step) - {"fill", "value", "when"} or not isinstance(value, int) \
+                    or not 0 <= value <= 255:
+                raise self.fail("a fill step has fill, value (0 to 255) and when", "fill")
+            return StepSpec(fill=str(step["fill"]), value=value, when=when)
+        unknown = sorted(set(step) - _STEP_KEYS)
+        if unknown:
+            raise self.fail(f"launch step: unknown key {unknown[0]!r}", unknown[0])
+        if not isinstance(step.get("kernel"), str):
+            raise self.fail("launch step needs kernel = \"name\"", "launch")
+        cuda = self.language == "cuda"
+        if not cuda and set(step) & {"grid", "block", "shared", "cluster", "cooperative"}:
+            raise self.fail("a .py launch step has only kernel, args and when", step["kernel"])
+        return StepSpec(
+            kernel=step["kernel"],
+            args=tuple(self.arg(a, step["kernel"]) for a in step.get("args", [])),
+            grid=self.expressions(step.get("grid"), "grid", 1, 3) if cuda else (),
+            block=self.expressions(step.get("block"), "block", 1, 3) if cuda else (),
+            shared=self.expression(step["shared"], "shared") if "shared" in step else None,
+            cluster=self.expressions(step["cluster"], "cluster", 1, 3) if "cluster" in step else (),
+            cooperative=bool(step.get("cooperative", False)),
+            when=when,
+        )
+
+    def arg(self, text: Any, kernel: str) -> str | tuple[Expression, str]:
+        if not isinstance(text, str):
+            raise self.fail(f"args of {kernel} must be strings (got {text!r})", kernel)
+        name, colon, ctype = text.rpartition(":")
+        if not colon:
+            if not _IDENTIFIER.match(text):
+                raise self.fail(f"argument {text!r} must be a name, or expression:type", text)
+            return text
+        if ctype not in SCALAR_TYPES:
+            raise self.fail(
+                f"argument {text!r}: type must be one of {', '.join(sorted(SCALAR_TYPES))}", text
+            )
+        return self.expression(name, text), ctype
+
+    def check_names(self, variant: Variant) -> None:
+        for name, tensormap in variant.tensormaps.items():
+            if name in variant.workspace:
+                raise self.fail(f"{name} is both a workspace and a tensormap", name)
+            del tensormap
+        for name, expression in variant.constraints.items():
+            unknown = expression.names - set(variant.tunables) - _KNOWN_FACTS
+            if unknown:
+                raise self.fail(
+                    f"constraint {name} uses {sorted(unknown)}; it may use tunables "
+                    f"({', '.join(variant.tunables) or 'none'}) and device facts", name,
+                )  # fmt: skip
+
+
+def _without_docstring(tree: ast.Module) -> ast.Module:
+    return ast.Module(body=tree.body[1:], type_ignores=[])
+
+
