@@ -53,7 +53,11 @@ class VariantError(SpecError):
     """A variant file is malformed. Says file, line and column where they are known."""
 
     def __init__(
-        self, message: str, path: str = "<variant>", line: int | None = None, column: int | None = None
+        self,
+        message: str,
+        path: str = "<variant>",
+        line: int | None = None,
+        column: int | None = None,
     ) -> None:
         place = path
         if line is not None:

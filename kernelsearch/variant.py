@@ -400,7 +400,9 @@ class _Builder:
 
     def expressions(self, value: Any, key: str, low: int, high: int) -> tuple[Expression, ...]:
         if not isinstance(value, list) or not low <= len(value) <= high:
-            raise self.fail(f"{key} must be a list of {low} to {high} expressions (got {value!r})", key)
+            raise self.fail(
+                f"{key} must be a list of {low} to {high} expressions (got {value!r})", key
+            )
         return tuple(self.expression(v, key) for v in value)
 
     def table(self, key: str) -> dict[str, Any]:
@@ -428,10 +430,14 @@ class _Builder:
             raise self.fail(f"format must be {FORMAT} (got {self.meta.get('format')!r})", "format")
         requires = self.table("requires")
         if set(requires) - {"arch", "precision"}:
-            raise self.fail(f"requires knows arch and precision (got {sorted(requires)})", "requires")
+            raise self.fail(
+                f"requires knows arch and precision (got {sorted(requires)})", "requires"
+            )
         precision = requires.get("precision", "strict")
         if precision not in PRECISIONS:
-            raise self.fail(f"precision must be one of {PRECISIONS} (got {precision!r})", "precision")
+            raise self.fail(
+                f"precision must be one of {PRECISIONS} (got {precision!r})", "precision"
+            )
         arch = requires.get("arch", "")
         if not isinstance(arch, str) or (arch and not re.fullmatch(r"sm_\d{2,3}[af]?", arch)):
             raise self.fail(f"requires.arch must look like sm_90 or sm_90a (got {arch!r})", "arch")
@@ -466,8 +472,10 @@ class _Builder:
     def tunables(self) -> dict[str, tuple[ParamValue, ...]]:
         result: dict[str, tuple[ParamValue, ...]] = {}
         for name, choices in self.table("tunables").items():
-            good = isinstance(choices, list) and choices and all(
-                isinstance(c, int | str) and not isinstance(c, bool) for c in choices
+            good = (
+                isinstance(choices, list)
+                and choices
+                and all(isinstance(c, int | str) and not isinstance(c, bool) for c in choices)
             )
             if not good:
                 raise self.fail(
@@ -525,7 +533,9 @@ class _Builder:
                     f"fastmath flags beyond {sorted(strict_flags)} need requires.precision = 'fast'",
                     "fastmath")  # fmt: skip
         elif not isinstance(fastmath, bool):
-            raise self.fail(f"fastmath must be true, false or a list (got {fastmath!r})", "fastmath")
+            raise self.fail(
+                f"fastmath must be true, false or a list (got {fastmath!r})", "fastmath"
+            )
         elif fastmath and precision != "fast":
             raise self.fail("fastmath = true needs requires.precision = 'fast'", "fastmath")
         return dict(options)
@@ -542,15 +552,18 @@ class _Builder:
         when = self.expression(step["when"], "when") if "when" in step else None
         if "fill" in step:
             value = step.get("value", 0)
-            if set(step) - {"fill", "value", "when"} or not isinstance(value, int) \
-                    or not 0 <= value <= 255:
+            if (
+                set(step) - {"fill", "value", "when"}
+                or not isinstance(value, int)
+                or not 0 <= value <= 255
+            ):
                 raise self.fail("a fill step has fill, value (0 to 255) and when", "fill")
             return StepSpec(fill=str(step["fill"]), value=value, when=when)
         unknown = sorted(set(step) - _STEP_KEYS)
         if unknown:
             raise self.fail(f"launch step: unknown key {unknown[0]!r}", unknown[0])
         if not isinstance(step.get("kernel"), str):
-            raise self.fail("launch step needs kernel = \"name\"", "launch")
+            raise self.fail('launch step needs kernel = "name"', "launch")
         cuda = self.language == "cuda"
         if not cuda and set(step) & {"grid", "block", "shared", "cluster", "cooperative"}:
             raise self.fail("a .py launch step has only kernel, args and when", step["kernel"])
@@ -595,5 +608,3 @@ class _Builder:
 
 def _without_docstring(tree: ast.Module) -> ast.Module:
     return ast.Module(body=tree.body[1:], type_ignores=[])
-
-

@@ -1,0 +1,90 @@
+"""The child side of ``worker.py``: open the target, then answer requests until the pipe closes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import resource
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from kernelsearch import wire
+from kernelsearch.errors import KernelSearchError, WorkerError
+from kernelsearch.protocols import Executable, Target
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Serve requests on the pipe whose file descriptor is ``arguments[0]``."""
+    _die_with_parent(int(arguments[1]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    connection = Connection(int(arguments[0]))
+    server = _Server()
+    while True:
+        try:
+            request = connection.recv_bytes()
+        except (EOFError, ConnectionError):
+            return 0
+        # The parent is trusted: it pickles what it wants done.
+        method, payload = pickle.loads(request)
+        try:
+            answer = wire.encode_answer(server.serve(method, payload))
+        except KernelSearchError as error:
+            answer = wire.encode_failure(error)
+        except MemoryError:
+            answer = wire.encode_failure(_memory_error(method))
+        connection.send_bytes(answer)
+
+
+class _Server:
+    def __init__(self) -> None:
+        self._target: Target | None = None
+        self._executable: Executable | None = None
+
+    def serve(self, method: str, payload: Any) -> Any:
+        if method == "open":
+            self._target, opens_device = payload
+            if opens_device:
+                assert self._target is not None
+                self._executable = self._target.open()
+            return None
+        if method == "compile":
+            assert self._target is not None
+            return self._target.compile(payload)
+        executable = self._executable
+        if executable is None:
+            raise WorkerError(f"{method} was asked of a worker that opened no device")
+        match method:
+            case "load":
+                return executable.load(payload)
+            case "unload":
+                return executable.unload(payload)
+            case "run":
+                return executable.run(payload)
+            case "time":
+                return executable.time(payload)
+            case "ceilings":
+                return executable.ceilings()  # type: ignore[attr-defined]
+        raise WorkerError(f"unknown request {method!r}")
+
+
+def _memory_error(method: str) -> KernelSearchError:
+    from kernelsearch.errors import ResourceLimitError
+
+    return ResourceLimitError(f"the worker ran out of memory during {method}", {"stage": method})
+
+
+def _die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent goes, however it goes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
