@@ -98,7 +98,7 @@ class MissingExtraError(SpecError):
 
 
 class TargetUnavailableError(KernelSearchError):
-    """This machine cannot run the target: no driver, no device, or a device that does not answer."""
+    """This machine cannot run the target: no driver, no device, or one that does not answer."""
 
 
 class StorageError(KernelSearchError):
@@ -114,7 +114,7 @@ class CandidateError(KernelSearchError):
 
     Args:
         message: what happened, for people.
-        evidence: JSON-able facts that say so (compiler log, index, expected, got, bound, signal ...).
+        evidence: JSON-able facts that say so (compiler log, index, expected, got, bound ...).
     """
 
     status: Status = Status.LAUNCH_ERROR
@@ -176,6 +176,6 @@ class NondeterministicError(CandidateError):
 
 
 class CheatedError(CandidateError):
-    """The candidate did something no honest kernel does (touched guards or inputs, beat the floor)."""
+    """The candidate did what no honest kernel does (touched guards or inputs, beat the floor)."""
 
     status = Status.CHEATED

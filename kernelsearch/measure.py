@@ -1,7 +1,7 @@
 """Decide how long to time, and who is faster: calibration, interleaving, stopping and comparison.
 
-Pure statistics over a timer that a target supplies. Two contenders are sampled in ABBA order, so that
-a slow drift of clocks or temperature falls on both alike. Medians are compared; the interval is a
+Pure statistics over a timer that a target supplies. Two contenders are sampled in ABBA order, so
+that a slow drift of clocks or temperature falls on both alike. Medians are compared; the interval is a
 bootstrap of the ratio of medians.
 """
 

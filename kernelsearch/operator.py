@@ -1,4 +1,4 @@
-"""The contract of an operator: arguments, reference, workloads, tolerance and cost. Never timed code.
+"""The contract of an operator: arguments, reference, workloads, tolerance, cost. Never timed code.
 
 An operator file is Python that assigns ``operator = Operator(...)``. The shipped ones lie in
 ``operators/``; a user's own is the same file anywhere on disk.
@@ -74,7 +74,7 @@ class Workload:
 
     @property
     def key(self) -> str:
-        """Readable identity: ``rows=4,cols=5`` and ``@distribution`` where it is not the default."""
+        """Readable identity: ``rows=4,cols=5``, and ``@distribution`` unless it is the default."""
         text = ",".join(f"{k}={v}" for k, v in self.sizes.items())
         return text if self.distribution == "default" else f"{text}@{self.distribution}"
 
@@ -298,6 +298,7 @@ class Operator:
             self.name,
             [(type(a).__name__, a.name, a.dtype, getattr(a, "shape", ()), getattr(a, "role", ""),
               getattr(a, "value", 0)) for a in self.arguments],
-            self.error.terms, self.error.factor, self.error.exact, sorted(self.error.accumulator.items()),
+            self.error.terms, self.error.factor, self.error.exact,
+            sorted(self.error.accumulator.items()),
             self.flops, self.bytes, self.precision, self.deterministic,
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """Frozen values that travel between the stages; each checks itself when it is built.
 
-Everything here is plain data: picklable, comparable, and JSON-able through ``to_json``. Times are in
+Everything here is plain data: picklable, comparable, and JSON-able through ``codec``. Times are in
 microseconds (``_us``), sizes in bytes (``_bytes``).
 """
 
@@ -192,7 +192,7 @@ class KernelFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompileJob:
-    """All that a compiler needs: rendered source, kernel name expressions and options. Picklable."""
+    """All that a compiler needs: source, kernel name expressions and options. Picklable."""
 
     target: str
     source: str

@@ -1,7 +1,7 @@
 """Find the files that ship with the package: operators, templates and studies.
 
-In the wheel they lie under ``kernelsearch/``; in a source checkout (or an editable install) they are
-the top-level folders beside the package.
+In the wheel they lie under ``kernelsearch/``; in a source checkout (or an editable install) they
+are the top-level folders beside the package.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ when the owner is killed. Elsewhere it is an unlinked-on-close temporary file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -64,10 +65,9 @@ class SharedBlock:
         """Give the memory back once no view of it is alive."""
         if self._fd < 0:
             return
-        try:
+        # While a view is alive the mapping stays; it goes when the last view does.
+        with contextlib.suppress(BufferError):
             self._map.close()
-        except BufferError:
-            pass  # a view is still alive; the mapping goes when the last view does
         os.close(self._fd)
         self._fd = -1
         if self._file is not None:  # pragma: no cover - not Linux

@@ -129,7 +129,7 @@ class Variant:
         self, params: Params, workload: Mapping[str, int], facts: Mapping[str, int], dtype: str,
         alignment: Mapping[str, int] | None = None,
     ) -> str | None:  # fmt: skip
-        """Return None if the variant's domain covers a workload, else the broken condition's name."""
+        """Return None if the domain covers a workload, else the broken condition's name."""
         names = self._names(params, workload, facts, dtype)
         names.update({f"align_{k}": v for k, v in (alignment or {}).items()})
         for name, expression in self.domain.items():
@@ -530,7 +530,7 @@ class _Builder:
             strict_flags = {"contract", "reassoc", "nsz", "arcp"}
             if precision != "fast" and not set(fastmath) <= strict_flags:
                 raise self.fail(
-                    f"fastmath flags beyond {sorted(strict_flags)} need requires.precision = 'fast'",
+                    f"fastmath flags beyond {sorted(strict_flags)} need precision = 'fast'",
                     "fastmath")  # fmt: skip
         elif not isinstance(fastmath, bool):
             raise self.fail(

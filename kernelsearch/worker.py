@@ -1,7 +1,7 @@
 """An isolated process that runs candidates, may die at any moment, and is replaced when it does.
 
-The parent starts ``python -m kernelsearch.worker_child`` (never a fork: threads and CUDA contexts do
-not survive one, and never multiprocessing's re-import of the user's main script). Requests go down
+The parent starts ``python -m kernelsearch.worker_child`` (never a fork: threads and CUDA contexts
+do not survive one, and never multiprocessing's re-import of the user's main script). Requests go down
 as pickles, answers come back as checked JSON. Every call has a deadline; past it the whole process
 group is killed.
 """
