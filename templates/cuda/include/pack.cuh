@@ -52,13 +52,14 @@ struct Pack {
 #pragma unroll
             for (int i = 0; i < N / 2; ++i) e[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
             memcpy(&word, e, sizeof(word_t));
-            return;
-        }
+        } else
 #endif
-        elem_t e[N];
+        {
+            elem_t e[N];
 #pragma unroll
-        for (int i = 0; i < N; ++i) from_float(v[i], e[i]);
-        memcpy(&word, e, sizeof(word_t));
+            for (int i = 0; i < N; ++i) from_float(v[i], e[i]);
+            memcpy(&word, e, sizeof(word_t));
+        }
     }
 };
 

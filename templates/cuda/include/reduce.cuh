@@ -2,8 +2,9 @@
 #pragma once
 
 constexpr unsigned kFullWarp = 0xffffffffu;
+
 // Lowest finite float: a start for a maximum that never makes inf - inf.
-constexpr float kLowest = -3.402823466e+38f;
+__device__ constexpr float lowest() { return -3.402823466e+38f; }
 
 template <int WIDTH_LANES = 32>
 __device__ __forceinline__ float warp_sum(float v) {

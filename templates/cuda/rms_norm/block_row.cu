@@ -13,7 +13,7 @@ AHEAD = [0, 1]
 block = "THREADS <= max_threads_per_block"
 widest = "VEC * elem_bytes <= 16"
 wide = "VEC * elem_bytes == 16 or (VEC == 1 and AHEAD == 1)"
-registers = "VEC * ITEMS <= 32"
+registers = "VEC * ITEMS <= 32 and THREADS * (ITEMS * VEC * elem_bytes // 4 * (3 if AHEAD else 1) + 28) <= regs_per_sm"
 [domain]
 fits = "cols <= THREADS * VEC * ITEMS"
 whole_packs = "cols % VEC == 0"

@@ -7,7 +7,7 @@ requires = {arch = "sm_90"}
 [tunables]
 THREADS = [128, 256, 512, 1024]
 ITEMS = [1, 2, 4, 8]
-STAGES = [2, 3, 4]
+STAGES = [2, 4]
 BLOCKS_PER_SM = [1, 2, 4]
 [constraints]
 block = "THREADS <= max_threads_per_block"

@@ -5,7 +5,7 @@ doc = "one warp a row held in registers: no shared memory, no barrier, one pass 
 dtypes = ["float32", "bfloat16"]
 requires = {arch = "sm_80"}
 [tunables]
-WARPS = [1, 2, 4, 8]
+WARPS = [1, 4, 8]
 VEC = [1, 2, 4, 8]
 ITEMS = [1, 2, 4, 8, 16, 32]
 [constraints]
