@@ -23,6 +23,7 @@ from kernelsearch.records import DTYPE_BYTES, Role, digest
 Arrays = Mapping[str, NDArray[Any]]
 Rows = NDArray[np.int64] | None
 ELEM = "elem"
+USER_DATA = "user:"
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 
 
@@ -110,6 +111,8 @@ class ErrorModel:
         accumulator: dtype whose rounding unit u(acc) is granted, by element type.
         factor: c, covers the constant number of roundings of one term.
         exact: the output must equal the correctly rounded reference (sorts, copies).
+        structured: distributions whose roundings need not average out (equal or ordered terms):
+            there the worst case counts. A user's own data always does.
         reasoning: why these numbers, for people.
     """
 
@@ -118,6 +121,7 @@ class ErrorModel:
     accumulator: Mapping[str, str] = field(default_factory=dict)
     factor: float = 4.0
     exact: bool = False
+    structured: tuple[str, ...] = ("constant", "sorted")
     reasoning: str = ""
 
 
@@ -251,7 +255,8 @@ class Operator:
         return tuple(seen)
 
     def scalar_values(self) -> dict[str, float]:
-        return {s.name: s.value for s in self.scalars}
+        """Return each scalar's value as its dtype holds it: kernel and reference see one number."""
+        return {s.name: float(np.dtype(s.dtype).type(s.value)) for s in self.scalars}
 
     def tensor_dtype(self, tensor: Tensor | Scalar, dtype: str) -> str:
         """Return the concrete dtype of an argument for element type ``dtype``."""
@@ -287,9 +292,18 @@ class Operator:
         traffic = Expression.parse(self.bytes).evaluate(names)
         return float(flops), float(traffic)
 
-    def growth(self, sizes: Mapping[str, int]) -> float:
-        """Return the error growth factor: sqrt(n) of the accumulated terms, at least 1."""
-        return math.sqrt(max(1, Expression.parse(self.error.terms).integer(dict(sizes))))
+    def allowance(self, workload: Workload) -> float:
+        """Return c * growth: how many units u(acc) * scale an output may be off.
+
+        The square root holds where roundings average out; c plus one for each term is the worst
+        case, which is the ceiling, and what structured or user data are granted.
+        """
+        terms = max(1, Expression.parse(self.error.terms).integer(dict(workload.sizes)))
+        worst = self.error.factor + terms
+        distribution = workload.distribution
+        if distribution in self.error.structured or distribution.startswith(USER_DATA):
+            return worst
+        return min(worst, self.error.factor * math.sqrt(terms))
 
     @property
     def contract(self) -> str:
