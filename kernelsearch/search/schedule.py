@@ -1,0 +1,106 @@
+"""Decide what is evaluated next: a first look at every variant, then tuning and new structures in turn.
+
+Pure bookkeeping. The study tells it what variants there are, how good they are and how many of their
+candidates have been tried; it answers with a decision, and the study acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+# Candidates a new structure is given before it is judged: its parent's best projected on it, and a
+# few of its own.
+FIRST_LOOK = 4
+# Candidates of one deepening step, and how many leading variants take part in it.
+DEEPEN = 4
+LEADERS = 3
+# A structure whose first candidates all fail is given up.
+FAILURES = 3
+# A structure this much slower than the best after its first look is not tuned further.
+HOPELESS = 3.0
+
+
+class Action(StrEnum):
+    """What the study should do next."""
+
+    TUNE = "tune"
+    PROPOSE = "propose"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a variant stands: candidates tried (also pending ones), ok ones, best speed-up.
+
+    ``exhausted`` means that it has no untried params left.
+    """
+
+    hash: str
+    tried: int
+    ok: int
+    speedup: float | None
+    exhausted: bool
+    settled: int = 0
+
+    @property
+    def given_up(self) -> bool:
+        """Whether all of its first candidates failed."""
+        return self.ok == 0 and self.settled >= FAILURES
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    action: Action
+    variant: str = ""
+    count: int = 0
+
+
+class Schedule:
+    """Alternates between deepening the leaders and asking for new structures.
+
+    Args:
+        can_propose: whether there is any proposer.
+    """
+
+    def __init__(self, *, can_propose: bool) -> None:
+        self._can_propose = can_propose
+        self._turn = 0
+        self._dry = False
+
+    def dry(self) -> None:
+        """Note that the proposers had nothing to say the last time they were asked."""
+        self._dry = True
+
+    def fresh(self) -> None:
+        """Note that a variant was added or bettered, so that proposing is worth a try again."""
+        self._dry = False
+
+    def decide(self, standings: Sequence[Standing]) -> Decision:
+        """Return what to do next, given every variant in order of arrival."""
+        for standing in standings:
+            if standing.tried < FIRST_LOOK and not standing.exhausted and not standing.given_up:
+                return Decision(Action.TUNE, standing.hash, FIRST_LOOK - standing.tried)
+        leaders = self._leaders(standings)
+        can_propose = self._can_propose and not self._dry
+        turns = [*leaders, None] if can_propose else list(leaders)
+        if not turns:
+            return Decision(Action.STOP)
+        choice = turns[self._turn % len(turns)]
+        self._turn += 1
+        if choice is None:
+            return Decision(Action.PROPOSE, count=2)
+        return Decision(Action.TUNE, choice.hash, DEEPEN)
+
+    @staticmethod
+    def _leaders(standings: Sequence[Standing]) -> list[Standing]:
+        ranked = sorted(
+            (s for s in standings if s.speedup is not None),
+            key=lambda s: -(s.speedup or 0.0),
+        )
+        if not ranked:
+            return []
+        best = ranked[0].speedup or 0.0
+        open_ = [s for s in ranked if not s.exhausted and (s.speedup or 0.0) * HOPELESS >= best]
+        return open_[:LEADERS]

@@ -1,0 +1,47 @@
+"""Turn a target's name into a target for this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelsearch.errors import MissingExtraError, TargetUnavailableError, UnknownNameError
+from kernelsearch.protocols import Target
+
+NAMES = ("auto", "cpu", "cuda")
+
+
+def choose_target(name: str, cache: Path, arch: str | None = None) -> Target:
+    """Return the target called ``name``; ``auto`` takes the GPU where there is one.
+
+    Args:
+        name: ``auto``, ``cpu`` or ``cuda``.
+        cache: folder for compiled binaries.
+        arch: compile for this architecture only (CUDA; then no device is needed).
+
+    Raises:
+        UnknownNameError: no such target.
+        TargetUnavailableError: ``cuda`` was asked for by name and no device answers.
+        MissingExtraError: ``cuda`` was asked for and its packages are not installed.
+    """
+    if name not in NAMES:
+        raise UnknownNameError("target", name, NAMES)
+    if name == "cpu":
+        return _cpu(cache)
+    if name == "cuda":
+        return _cuda(cache, arch)
+    try:
+        return _cuda(cache, arch)
+    except (TargetUnavailableError, MissingExtraError):
+        return _cpu(cache)
+
+
+def _cpu(cache: Path) -> Target:
+    from kernelsearch.targets.cpu import CpuTarget
+
+    return CpuTarget(cache)
+
+
+def _cuda(cache: Path, arch: str | None) -> Target:
+    from kernelsearch.targets.cuda import CudaTarget
+
+    return CudaTarget(cache=cache, arch=arch)
