@@ -15,7 +15,20 @@ from kernelsearch.records import Status
 
 
 class KernelSearchError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose. Picklable, whatever its signature."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuilt, (type(self), self.args, dict(self.__dict__)))
+
+
+def _rebuilt(
+    kind: type[KernelSearchError], arguments: tuple[object, ...], state: Mapping[str, object]
+) -> KernelSearchError:
+    """Unpickle an error without calling its constructor, which may want other arguments."""
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
 
 
 class SpecError(KernelSearchError):
@@ -122,9 +135,6 @@ class CandidateError(KernelSearchError):
     def __init__(self, message: str, evidence: Mapping[str, object] | None = None) -> None:
         super().__init__(message)
         self.evidence: dict[str, object] = dict(evidence or {})
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.args[0], self.evidence))
 
 
 class RejectedError(CandidateError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from kernelsearch.errors import ExpressionError
@@ -75,8 +75,11 @@ _COMPARE: dict[type[ast.cmpop], Callable[..., bool]] = {
 
 _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Name,
-    ast.Constant, ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+    ast.Constant, ast.Load, ast.And, ast.Or, ast.Not, ast.UAdd, ast.USub, ast.Pow,
+    *_BINARY, *_COMPARE,
 )  # fmt: skip
+# These nodes carry no position of their own: what is wrong with them is told by their parent.
+_OPERATORS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,8 @@ class Expression:
     """One parsed expression. Build with ``Expression.parse``; equality is by text."""
 
     text: str
-    tree: ast.expr
-    names: frozenset[str]
+    tree: ast.expr = field(compare=False, repr=False)
+    names: frozenset[str] = field(compare=False)
 
     @staticmethod
     def parse(text: str | int | float) -> Expression:
@@ -94,7 +97,8 @@ class Expression:
         Raises:
             ExpressionError: with the column, if anything outside the grammar is used.
         """
-        return _parse(str(text))
+        # Columns count from the first character that is not blank, as the message shows it.
+        return _parse(str(text).strip())
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """Return the value with ``names`` bound.
@@ -124,11 +128,10 @@ class Expression:
 def _parse(text: str) -> Expression:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"is longer than {MAX_LENGTH} characters", text[:60] + "...")
-    stripped = text.strip()
-    if not stripped:
+    if not text:
         raise ExpressionError("is empty", text)
     try:
-        tree = ast.parse(stripped, mode="eval")
+        tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         column = getattr(error, "offset", None)
         raise ExpressionError("is not an expression", text, column) from None
@@ -145,9 +148,12 @@ def _parse(text: str) -> Expression:
 
 
 def _check(node: ast.AST, text: str, called: set[int]) -> None:
+    if isinstance(node, _OPERATORS):
+        return
     column = getattr(node, "col_offset", -1) + 1 or None
-    if not isinstance(node, _ALLOWED) and type(node) not in _BINARY and type(node) not in _COMPARE:
-        raise ExpressionError(f"{type(node).__name__} is not allowed", text, column)
+    for part in (node, *(c for c in ast.iter_child_nodes(node) if isinstance(c, _OPERATORS))):
+        if not isinstance(part, _ALLOWED):
+            raise ExpressionError(f"{type(part).__name__} is not allowed", text, column)
     if isinstance(node, ast.Constant) and not isinstance(node.value, int | float | str):
         raise ExpressionError(f"constant {node.value!r} is not allowed", text, column)
     if isinstance(node, ast.Call):
@@ -226,8 +232,6 @@ def _value(node: ast.expr, names: Mapping[str, Value], text: str) -> Value:
 def _arithmetic(op: ast.operator, a: Value, b: Value) -> Value:
     if isinstance(a, str) or isinstance(b, str):
         raise TypeError("words can only be compared")
-    if type(op) not in _BINARY:
-        raise TypeError(f"operator {type(op).__name__} is not allowed")
     return _BINARY[type(op)](a, b)
 
 
@@ -238,6 +242,4 @@ def _unary(op: ast.unaryop, value: Value) -> Value:
         raise TypeError("words can only be compared")
     if isinstance(op, ast.USub):
         return -value
-    if isinstance(op, ast.UAdd):
-        return +value
-    raise TypeError("~ is not allowed")
+    return +value

@@ -230,11 +230,16 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class ShmRef:
-    """A place in a shared memory block: ``path`` opens in any process of this machine."""
+    """A place in a shared memory block: ``path`` opens in any process of this machine.
+
+    ``block`` is unique to the block, which a path is not (the system uses paths again): caches of
+    what a block holds are keyed by the whole reference.
+    """
 
     path: str
     offset: int
     nbytes: int
+    block: str = ""
 
 
 @dataclass(frozen=True, slots=True)

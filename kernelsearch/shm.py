@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import mmap
 import os
 import tempfile
@@ -22,6 +23,7 @@ from kernelsearch.errors import StorageError
 from kernelsearch.records import ShmRef
 
 ALIGN = 4096
+_serials = itertools.count()
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -35,6 +37,7 @@ class SharedBlock:
     def __init__(self, nbytes: int) -> None:
         self.nbytes = max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
         self._file: str | None = None
+        self._name = f"{os.getpid()}-{next(_serials)}"
         try:
             if hasattr(os, "memfd_create"):
                 self._fd = os.memfd_create("kernelsearch")
@@ -59,7 +62,16 @@ class SharedBlock:
         return flat.reshape(shape)
 
     def ref(self, offset: int, nbytes: int) -> ShmRef:
-        return ShmRef(self.path, offset, nbytes)
+        """Return a reference to part of the block.
+
+        Raises:
+            ValueError: the part does not lie inside the block.
+        """
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise ValueError(
+                f"bytes {offset} to {offset + nbytes} are not inside a block of {self.nbytes} bytes"
+            )
+        return ShmRef(self.path, offset, nbytes, self._name)
 
     def close(self) -> None:
         """Give the memory back once no view of it is alive."""

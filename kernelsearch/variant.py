@@ -1,4 +1,4 @@
-"""Parse, render, hash and bind a variant file. The file format is described in docs/variants.md."""
+"""Parse, hash and bind a variant file. The file format is described in docs/variants.md."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ MAX_LAUNCHES = 64
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 _CUDA_BLOCK = re.compile(r"/\*\s*kernelsearch\b(.*?)\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
+_LINE_MARKER = re.compile(r'#line \d+ "[^"\n]*"\s*\Z')
 _TOP_KEYS = {
     "format", "operator", "doc", "dtypes", "requires", "tunables", "constraints", "domain",
     "workspace", "tensormap", "numba", "launch",
@@ -210,7 +211,7 @@ class Variant:
             values = {**names, **scalars}
             value = expression.evaluate(values)
             if ctype[0] in "iu":
-                args.append(ScalarArg(ctype, expression.integer(values)))
+                args.append(ScalarArg(ctype, _fitting(expression, ctype, values)))
             elif isinstance(value, str):
                 raise ExpressionError("gives a word, not a number", expression.text)
             else:
@@ -262,6 +263,20 @@ _KNOWN_FACTS = {
 }  # fmt: skip
 
 
+def _fitting(expression: Expression, ctype: str, names: Mapping[str, Value]) -> int:
+    """Return an integer argument's value; one that its C type cannot hold would wrap silently."""
+    value = expression.integer(names)
+    bits = int(ctype[1:])
+    low, high = (0, 1 << bits) if ctype[0] == "u" else (-(1 << bits - 1), 1 << bits - 1)
+    if not low <= value < high:
+        raise ExpressionError(f"gives {value}, which does not fit in {ctype},", expression.text)
+    return value
+
+
+def _known_dtype(name: object) -> bool:
+    return isinstance(name, str) and name in DTYPE_BYTES
+
+
 def _three(parts: tuple[Expression, ...], names: Mapping[str, Value]) -> tuple[int, int, int]:
     values = [p.integer(names) for p in parts] + [1, 1, 1]
     return (values[0], values[1], values[2])
@@ -296,7 +311,11 @@ def parse_variant(
     Raises:
         VariantError: with file, line and column of what is wrong.
     """
-    if len(text.encode()) > MAX_SOURCE_BYTES:
+    try:
+        nbytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise VariantError(f"is not Unicode text (character {error.start})", path) from None
+    if nbytes > MAX_SOURCE_BYTES:
         raise VariantError(f"is larger than {MAX_SOURCE_BYTES} bytes", path)
     if "\0" in text:
         raise VariantError("contains a NUL character", path)
@@ -327,7 +346,7 @@ def _metadata(text: str, language: str, path: str) -> tuple[str, int]:
         ) from None  # fmt: skip
     doc = ast.get_docstring(tree, clean=False) or ""
     stripped = doc.lstrip()
-    if not stripped.startswith("kernelsearch"):
+    if not re.match(r"kernelsearch\b", stripped):
         raise VariantError("must begin with a string that starts with 'kernelsearch'", path, 1)
     skipped = len(doc) - len(stripped)
     line = tree.body[0].lineno + doc.count("\n", 0, skipped)
@@ -382,13 +401,18 @@ class _Builder:
         self.path, self.block, self.line = path, block, line
 
     def fail(self, message: str, needle: str = "") -> VariantError:
-        line, column = self.line, None
-        for number, text in enumerate(self.block.split("\n")):
-            at = text.find(needle) if needle else -1
-            if at >= 0:
-                line, column = self.line + number, at + 1
-                break
-        return VariantError(message, self.path, line, column)
+        # A whole word first: the tunable N must not be found in the N of another word.
+        found = needle and (
+            re.search(rf"(?<!\w){re.escape(needle)}(?!\w)", self.block)
+            or re.search(re.escape(needle), self.block)
+        )
+        if not found:
+            return VariantError(message, self.path, self.line)
+        before = self.block[: found.start()]
+        number = before.count("\n")
+        # The block's first line is the rest of the line that names it: no column is known there.
+        column = len(before) - before.rfind("\n") if number else None
+        return VariantError(message, self.path, self.line + number, column)
 
     def expression(self, text: Any, needle: str = "") -> Expression:
         if isinstance(text, bool) or not isinstance(text, str | int | float):
@@ -426,7 +450,7 @@ class _Builder:
             raise self.fail(
                 f"unknown key {unknown[0]!r}; known: {', '.join(sorted(_TOP_KEYS))}", unknown[0]
             )
-        if self.meta.get("format") != FORMAT:
+        if type(self.meta.get("format")) is not int or self.meta["format"] != FORMAT:
             raise self.fail(f"format must be {FORMAT} (got {self.meta.get('format')!r})", "format")
         requires = self.table("requires")
         if set(requires) - {"arch", "precision"}:
@@ -457,7 +481,12 @@ class _Builder:
 
     def content_hash(self) -> str:
         body = self.source.replace(self.block, "") if self.language == "cuda" else self.source
-        body = "\n".join(line.rstrip() for line in body.splitlines() if line.strip())
+        # Line markers carry the file's name, which is no part of the content.
+        body = "\n".join(
+            line.rstrip()
+            for line in body.splitlines()
+            if line.strip() and not _LINE_MARKER.match(line)
+        )
         meta = {k: v for k, v in self.meta.items() if k != "doc"}
         if self.language == "cpu":
             body = ast.dump(_without_docstring(ast.parse(self.source)))
@@ -465,7 +494,7 @@ class _Builder:
 
     def dtypes(self) -> tuple[str, ...]:
         value = self.meta.get("dtypes", ["float32"])
-        if not isinstance(value, list) or not value or any(d not in DTYPE_BYTES for d in value):
+        if not isinstance(value, list) or not value or not all(map(_known_dtype, value)):
             raise self.fail(f"dtypes must list known element types (got {value!r})", "dtypes")
         return tuple(value)
 
@@ -494,7 +523,7 @@ class _Builder:
         for name, spec in self.table("workspace").items():
             if not isinstance(spec, dict) or set(spec) != {"dtype", "shape"}:
                 raise self.fail(f"workspace {name} must have dtype and shape", name)
-            if spec["dtype"] != "elem" and spec["dtype"] not in DTYPE_BYTES:
+            if spec["dtype"] != "elem" and not _known_dtype(spec["dtype"]):
                 raise self.fail(f"workspace {name}: unknown dtype {spec['dtype']!r}", name)
             result[name] = (spec["dtype"], self.expressions(spec["shape"], "shape", 1, 5))
         return result
@@ -511,8 +540,10 @@ class _Builder:
                 raise self.fail(f"tensormap {name}: swizzle {swizzle!r} is unknown", name)
             if promotion not in ("none", "64B", "128B", "256B"):
                 raise self.fail(f"tensormap {name}: l2_promotion {promotion!r} is unknown", name)
+            if not isinstance(spec["tensor"], str):
+                raise self.fail(f"tensormap {name}: tensor must be a name", name)
             box = self.expressions(spec["box"], "box", 1, 5)
-            result[name] = (str(spec["tensor"]), box, swizzle, promotion)
+            result[name] = (spec["tensor"], box, swizzle, promotion)
         return result
 
     def numba(self, precision: str) -> dict[str, Any]:
@@ -524,8 +555,10 @@ class _Builder:
             raise self.fail(f"[numba] knows parallel and fastmath (got {unknown[0]!r})", unknown[0])
         fastmath = options.get("fastmath", False)
         flags = {"nnan", "ninf", "nsz", "arcp", "contract", "afn", "reassoc"}
+        if not isinstance(options.get("parallel", False), bool):
+            raise self.fail("parallel must be true or false", "parallel")
         if isinstance(fastmath, list):
-            if not set(fastmath) <= flags:
+            if not all(isinstance(f, str) and f in flags for f in fastmath):
                 raise self.fail(f"fastmath flags are {sorted(flags)} (got {fastmath})", "fastmath")
             strict_flags = {"contract", "reassoc", "nsz", "arcp"}
             if precision != "fast" and not set(fastmath) <= strict_flags:
@@ -548,17 +581,20 @@ class _Builder:
             raise self.fail(f"has {len(steps)} launch steps; at most {MAX_LAUNCHES}", "launch")
         return tuple(self.step(s) for s in steps)
 
-    def step(self, step: dict[str, Any]) -> StepSpec:
+    def step(self, step: Any) -> StepSpec:
+        if not isinstance(step, dict):
+            raise self.fail(f"a launch step must be a table (got {step!r})", "launch")
         when = self.expression(step["when"], "when") if "when" in step else None
         if "fill" in step:
             value = step.get("value", 0)
             if (
                 set(step) - {"fill", "value", "when"}
-                or not isinstance(value, int)
+                or not isinstance(step["fill"], str)
+                or type(value) is not int
                 or not 0 <= value <= 255
             ):
                 raise self.fail("a fill step has fill, value (0 to 255) and when", "fill")
-            return StepSpec(fill=str(step["fill"]), value=value, when=when)
+            return StepSpec(fill=step["fill"], value=value, when=when)
         unknown = sorted(set(step) - _STEP_KEYS)
         if unknown:
             raise self.fail(f"launch step: unknown key {unknown[0]!r}", unknown[0])
@@ -567,14 +603,19 @@ class _Builder:
         cuda = self.language == "cuda"
         if not cuda and set(step) & {"grid", "block", "shared", "cluster", "cooperative"}:
             raise self.fail("a .py launch step has only kernel, args and when", step["kernel"])
+        args = step.get("args", [])
+        if not isinstance(args, list):
+            raise self.fail(f"args of {step['kernel']} must be a list (got {args!r})", "args")
+        if not isinstance(step.get("cooperative", False), bool):
+            raise self.fail("cooperative must be true or false", "cooperative")
         return StepSpec(
             kernel=step["kernel"],
-            args=tuple(self.arg(a, step["kernel"]) for a in step.get("args", [])),
+            args=tuple(self.arg(a, step["kernel"]) for a in args),
             grid=self.expressions(step.get("grid"), "grid", 1, 3) if cuda else (),
             block=self.expressions(step.get("block"), "block", 1, 3) if cuda else (),
             shared=self.expression(step["shared"], "shared") if "shared" in step else None,
             cluster=self.expressions(step["cluster"], "cluster", 1, 3) if "cluster" in step else (),
-            cooperative=bool(step.get("cooperative", False)),
+            cooperative=step.get("cooperative", False),
             when=when,
         )
 

@@ -7,7 +7,6 @@ never pickle: a lying worker can fail its own candidate but cannot run code in t
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -67,7 +66,7 @@ def decode(message: bytes) -> dict[str, Any]:
         CandidateError: the candidate failed in the worker.
     """
     try:
-        answer = json.loads(message)
+        answer = json.loads(message, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise WorkerError(f"the worker sent {len(message)} bytes that are not JSON") from error
     if not isinstance(answer, dict):
@@ -99,6 +98,11 @@ def jsonable(value: Any) -> Any:
     return str(value)
 
 
+def _no_constant(name: str) -> None:
+    """Refuse NaN and infinities, which JSON does not have: Python's reader would let them in."""
+    raise ValueError(f"{name} is not JSON")
+
+
 def _dump(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False).encode()
 
@@ -117,7 +121,16 @@ def _texts(field: str, value: Any) -> tuple[str, ...]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool):
+        return False
+    # An integer too large for a float would overflow later, in the parent.
+    return (isinstance(value, float) and math.isfinite(value)) or (
+        isinstance(value, int) and abs(value) < 1 << 63
+    )
+
+
+def _count(value: Any) -> bool:
+    return _number(value) and isinstance(value, int) and value >= 0
 
 
 def run_report(answer: Mapping[str, Any]) -> RunReport:
@@ -146,13 +159,13 @@ def time_report(answer: Mapping[str, Any]) -> TimeReport:
     captured = _checked(
         "captured_sets",
         value.get("captured_sets"),
-        lambda v: isinstance(v, list) and all(isinstance(x, int) for x in v),
+        lambda v: isinstance(v, list) and all(_count(x) for x in v),
     )
     conditions = _checked("conditions", value.get("conditions"), lambda v: isinstance(v, dict))
     return TimeReport(
         samples_us=tuple(tuple(float(x) for x in s) for s in samples),
         end_to_end_us=tuple(float(x) for x in ends),
-        calls_per_sample=int(_checked("calls_per_sample", value.get("calls_per_sample"), _number)),
+        calls_per_sample=int(_checked("calls_per_sample", value.get("calls_per_sample"), _count)),
         captured_sets=tuple(captured),
         cache=_checked("cache", value.get("cache"), lambda v: v in ("cold", "hot")),
         corrupted_guards=_texts("corrupted_guards", value.get("corrupted_guards")),
@@ -185,8 +198,11 @@ def kernel_facts(value: Mapping[str, Any]) -> KernelFacts:
              "static_shared_bytes", "barriers")  # fmt: skip
     numbers = {n: value.get(n) for n in names}
     for name, number in numbers.items():
-        _checked(name, number, lambda v: v is None or isinstance(v, int))
-    sizes = value.get("param_bytes")
+        _checked(name, number, lambda v: v is None or _count(v))
+    sizes = _checked(
+        "param_bytes", value.get("param_bytes"),
+        lambda v: v is None or (isinstance(v, list) and all(_count(x) for x in v)),
+    )  # fmt: skip
     return KernelFacts(
         name=str(value["name"]), **numbers, param_bytes=None if sizes is None else tuple(sizes)
     )
@@ -202,8 +218,8 @@ def binary(answer: Mapping[str, Any], job: CompileJob) -> Binary:
         return Binary(
             key=str(value["key"]), job=job, image=image, code_hash=str(value["code_hash"]),
             symbols=symbols, facts=facts, log=str(value["log"]),
-            compile_s=float(value["compile_s"]),
+            compile_s=float(_checked("compile_s", value["compile_s"], _number)),
             module_globals=_texts("module_globals", value["module_globals"]),
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError, binascii.Error) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise WorkerError(f"the worker's compile answer is malformed ({error})") from error
