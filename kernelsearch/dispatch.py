@@ -38,7 +38,7 @@ class CompilePool:
         """Return the future binary of ``job``; a job seen before is not compiled again."""
         with self._guard:
             future = self._futures.get(job.key)
-            if future is None:
+            if future is None or future.cancelled():
                 future = self._executor.submit(self._compile, job)
                 self._futures[job.key] = future
         return future
@@ -58,6 +58,9 @@ class CompilePool:
     def close(self) -> None:
         """Cancel what waits and end the compilers."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        # The pool's threads still own the processes: end those first, tidy up when they are done.
+        for process in self._processes:
+            process.interrupt()
+        self._executor.shutdown(wait=True)
         for process in self._processes:
             process.close()
-        self._executor.shutdown(wait=True)

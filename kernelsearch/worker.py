@@ -1,9 +1,9 @@
 """An isolated process that runs candidates, may die at any moment, and is replaced when it does.
 
 The parent starts ``python -m kernelsearch.worker_child`` (never a fork: threads and CUDA contexts
-do not survive one, and never multiprocessing's re-import of the user's main script). Requests go down
-as pickles, answers come back as checked JSON. Every call has a deadline; past it the whole process
-group is killed.
+do not survive one, and never multiprocessing's re-import of the user's main script). Requests go
+down as pickles, answers come back as checked JSON. Every call has a deadline; past it the whole
+process group is killed.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from kernelsearch import wire
 from kernelsearch.errors import (
     CandidateCrashedError,
+    CandidateError,
     CandidateTimeoutError,
-    TargetUnavailableError,
+    KernelSearchError,
     WorkerError,
 )
 from kernelsearch.locks import DeviceLock
@@ -43,11 +46,15 @@ from kernelsearch.records import (
 
 START_DEADLINE_S = 120.0
 MAX_LOADED = 48
+UNLOAD_DEADLINE_S = 30.0
 STDERR_TAIL = 4000
+ALIVE = "closed its pipe"
+# The child needs no secrets, and a candidate must not find any there.
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|DATABASE_URL", re.IGNORECASE)
 
 
 class ChildProcess:
-    """One child process and the pipe to it. Not thread-safe: one owner calls it."""
+    """One child process and the pipe to it. One owner calls it; any thread may ``interrupt``."""
 
     def __init__(self, target: Target, *, opens_device: bool) -> None:
         self._target = target
@@ -55,11 +62,13 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._stderr: BinaryIO | None = None
+        self._closed = False
         self.starts = 0
 
     @property
     def running(self) -> bool:
-        return self._process is not None
+        """Whether the child is alive (one that was killed while it was idle is not)."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
@@ -78,15 +87,14 @@ class ChildProcess:
 
     def start(self) -> None:
         """Start the child if there is none."""
-        if self._process is not None and self._process.poll() is None:
+        if self.running:
             return
         self.kill()
+        if self._closed:
+            raise WorkerError("the worker was closed while work was still waiting for it")
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        environment = dict(os.environ)
-        # The child needs no secrets; a candidate must not find any there.
-        for name in [n for n in environment if n.endswith(("_API_KEY", "_TOKEN", "_SECRET"))]:
-            del environment[name]
+        environment = {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
         root = str(Path(__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(
             p for p in (root, environment.get("PYTHONPATH", "")) if p
@@ -114,40 +122,45 @@ class ChildProcess:
             ) from error
         except CandidateCrashedError as error:
             raise WorkerError(f"the worker died while it started: {error}") from error
-        except TargetUnavailableError:
+        except KernelSearchError:
             self.kill()
             raise
 
     def _exchange(self, method: str, payload: Any, deadline_s: float) -> Mapping[str, Any]:
         connection = self._connection
         assert connection is not None
+        answered = False
         try:
-            connection.send_bytes(pickle.dumps((method, payload)))
-            if not connection.poll(deadline_s):
-                self.kill()
+            with _Deadline(self._process, deadline_s) as deadline:
+                connection.send_bytes(pickle.dumps((method, payload)))
+                message = connection.recv_bytes(wire.MAX_MESSAGE_BYTES)
+            answered = True
+        except (EOFError, OSError) as error:
+            if deadline.passed:
                 raise CandidateTimeoutError(
                     f"no answer within {deadline_s:.1f} s; the process was killed",
                     {"deadline_s": deadline_s, "stage": method},
-                )
-            message = connection.recv_bytes(wire.MAX_MESSAGE_BYTES)
-        except (EOFError, ConnectionError, BrokenPipeError) as error:
+                ) from None
             evidence = self._post_mortem(method)
+            if evidence["cause"] == ALIVE and not isinstance(error, EOFError):
+                raise WorkerError(f"the worker's answer cannot be read ({error})") from error
             raise CandidateCrashedError(
                 f"the worker process died ({evidence['cause']}) during {method}", evidence
             ) from error
-        except OSError as error:
-            self.kill()
-            raise WorkerError(f"the worker's answer cannot be read ({error})") from error
+        finally:
+            # Whatever ended it (Ctrl-C too): an answer still to come would be taken for the next.
+            if not answered:
+                self.kill()
         return wire.decode(message)
 
     def _post_mortem(self, method: str) -> dict[str, Any]:
         process = self._process
         assert process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
+            process.wait(timeout=2)
         code = process.poll()
         if code is None:
-            cause = "closed its pipe"
+            cause = ALIVE
         elif code < 0:
             try:
                 cause = signal.Signals(-code).name
@@ -156,7 +169,6 @@ class ChildProcess:
         else:
             cause = f"exit code {code}"
         tail = self._stderr_tail()
-        self.kill()
         return {"cause": cause, "stage": method, "stderr": tail}
 
     def _stderr_tail(self) -> str:
@@ -166,11 +178,20 @@ class ChildProcess:
         self._stderr.seek(max(0, size - STDERR_TAIL))
         return self._stderr.read().decode(errors="replace")
 
+    def interrupt(self) -> None:
+        """End the child for good; a call that waits for it fails. For other threads than the owner.
+
+        Files are left to the owner, who may be reading them.
+        """
+        self._closed = True
+        process = self._process
+        if process is not None:
+            _kill_group(process)
+
     def kill(self) -> None:
         """End the child and its process group at once, if there is one."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            _kill_group(self._process)
             self._process.wait()
             self._process = None
         if self._connection is not None:
@@ -179,6 +200,42 @@ class ChildProcess:
         if self._stderr is not None:
             self._stderr.close()
             self._stderr = None
+
+
+class _Deadline:
+    """Kills a process group when time is up, whatever its pipe is doing then.
+
+    Waiting for the first byte would not do: a child can hang in the middle of its answer.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes] | None, deadline_s: float) -> None:
+        self._process = process
+        self._guard = threading.Lock()
+        self._over = False
+        self.passed = False
+        self._timer = threading.Timer(min(deadline_s, threading.TIMEOUT_MAX), self._kill)
+        self._timer.daemon = True
+
+    def _kill(self) -> None:
+        with self._guard:
+            if not self._over and self._process is not None:
+                self.passed = True
+                _kill_group(self._process)
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._over = True
+        self._timer.cancel()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child that was started in a session of its own, with all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class IsolatedRunner:
@@ -217,10 +274,15 @@ class IsolatedRunner:
         self._drop(key)
 
     def _drop(self, key: str) -> None:
-        if key in self._present:
+        if key not in self._present or not self._child.running:
             self._present.discard(key)
-            with self._watched():
-                self._child.call("unload", key, 30.0)
+            return
+        self._present.discard(key)
+        try:
+            self._child.call("unload", key, UNLOAD_DEADLINE_S)
+        except (CandidateError, WorkerError):
+            # Whoever is loaded next is innocent of this: it gets a fresh process.
+            self._forget()
 
     def run(self, request: RunRequest, deadline_s: float) -> RunReport:
         self._ensure(request.binary, deadline_s)
@@ -233,15 +295,20 @@ class IsolatedRunner:
         with self._exclusive(), self._watched():
             return wire.time_report(self._child.call("time", request, deadline_s))
 
+    def ceilings(self) -> dict[str, float]:
+        """Measure the device's rates in the worker."""
+        with self._exclusive():
+            answer = self._child.call("ceilings", None, START_DEADLINE_S)
+        value = answer["value"]
+        return {str(k): float(v) for k, v in value.items()} if isinstance(value, dict) else {}
+
     def restart(self) -> None:
         """End the worker; the next call starts a fresh one."""
-        self._child.kill()
-        self._present.clear()
+        self._forget()
         self.restarts += 1
 
     def close(self) -> None:
-        self._child.kill()
-        self._present.clear()
+        self._forget()
         self._wanted.clear()
 
     def _ensure(self, key: str, deadline_s: float) -> None:
@@ -261,14 +328,17 @@ class IsolatedRunner:
         try:
             yield
         except (CandidateTimeoutError, CandidateCrashedError, WorkerError):
-            self._child.kill()
-            self._present.clear()
+            self._forget()
             raise
-        except Exception as error:
-            if getattr(error, "evidence", {}).get("sticky"):
-                self._child.kill()
-                self._present.clear()
+        except CandidateError as error:
+            if error.evidence.get("sticky"):
+                self._forget()
             raise
+
+    def _forget(self) -> None:
+        """End the worker, and with it all that it had loaded."""
+        self._child.kill()
+        self._present.clear()
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -306,6 +376,10 @@ class CompileProcess:
                      "elapsed_s": round(time.perf_counter() - started, 3)},
                 ) from None  # fmt: skip
         return wire.binary(answer, job)
+
+    def interrupt(self) -> None:
+        """End the compiler for good, from any thread; a job that runs in it fails."""
+        self._child.interrupt()
 
     def close(self) -> None:
         self._child.kill()

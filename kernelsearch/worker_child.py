@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -16,12 +17,14 @@ from kernelsearch.errors import KernelSearchError, WorkerError
 from kernelsearch.protocols import Executable, Target
 
 _PR_SET_PDEATHSIG = 1
+# Enough for any compiler cache; a flood of messages must not fill the disk.
+MAX_FILE_BYTES = 1 << 30
 
 
 def main(arguments: list[str]) -> int:
     """Serve requests on the pipe whose file descriptor is ``arguments[0]``."""
     _die_with_parent(int(arguments[1]))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit_harm()
     connection = Connection(int(arguments[0]))
     server = _Server()
     while True:
@@ -68,8 +71,18 @@ class _Server:
             case "time":
                 return executable.time(payload)
             case "ceilings":
-                return executable.ceilings()  # type: ignore[attr-defined]
+                return executable.ceilings()
         raise WorkerError(f"unknown request {method!r}")
+
+
+def _limit_harm() -> None:
+    """Write no core dump and no endless file; be the first to go when memory runs out."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    limit = MAX_FILE_BYTES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILE_BYTES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def _memory_error(method: str) -> KernelSearchError:
