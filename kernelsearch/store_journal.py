@@ -1,0 +1,430 @@
+"""The ledger as plain files, for file systems that several nodes share and no database can lock.
+
+Beside the journal that Optuna writes (``study.journal``) lies ``study.journal.ledger/<study>/``::
+
+    study.json              format and settings, written once
+    variants/<hash>.json    one file a variant, created whole or not at all
+    claims/<key>.<n>        held claims; the highest n counts, so a takeover is one O_EXCL create
+    owners/<id>.json        who claims; its modification time is the heartbeat
+    logs/<id>.jsonl         what one process recorded: one fsynced JSON line a record
+
+Every process appends to its own log only: no two writers share a file and no lock is needed. A
+line counts once its newline is there; a process that was killed leaves at most one torn last line.
+Where two processes did record one key (a lease ran out while its holder still worked), every reader
+keeps the same one. Ages are judged by the file server's clock, as the clocks of nodes differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from kernelsearch.codec import decode, encode, from_json, plain, to_json, unplain
+from kernelsearch.errors import StorageError, StudyError
+from kernelsearch.records import Evaluation, VariantRecord
+from kernelsearch.store_base import (
+    Claim,
+    Event,
+    Ledger,
+    Owner,
+    Recorded,
+    dumps,
+    is_final,
+    key_of,
+    loads,
+    make_folder,
+    os_error,
+    sync_folder,
+    write_durably,
+)
+
+FORMAT = 1
+
+
+@dataclass(slots=True)
+class _Known:
+    """One evaluation as read: enough to decide which of two with one key counts."""
+
+    revision: int
+    rank: tuple[float, str]
+    place: tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class _State:
+    """What has been read of all logs so far."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    known: dict[str, _Known] = field(default_factory=dict)
+    evaluations: list[tuple[str, tuple[str, int, int]]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+class JournalLedger(Ledger):
+    """A ledger in append-only files."""
+
+    def __init__(self, url: str, folder: Path, study: str | None, *, create: bool) -> None:
+        self.url, self.folder = url, folder
+        path = journal_path(url)
+        self.root = path.with_name(path.name + ".ledger")
+        self._lock = threading.RLock()
+        self._state = _State()
+        self._log_fd = -1
+        self._log_number = 0
+        self._owners: dict[str, Owner] = {}
+        # Names this process's own log; it is no claim's owner.
+        self._writer = Owner.here().id.replace("/", "_")
+        with self._translated("open", self.root):
+            self.study = self._choose(study, create)
+            self.home = self.root / quote(self.study, safe="")
+            if create:
+                for name in ("variants", "claims", "owners", "logs"):
+                    make_folder(self.home / name)
+            self._prepare(create)
+
+    def _choose(self, study: str | None, create: bool) -> str:
+        known = [unquote(p.name) for p in self.root.iterdir()] if self.root.is_dir() else []
+        if study is None and len(known) > 1:
+            raise StudyError(f"{self.root} holds {len(known)} studies: name one of {sorted(known)}")
+        chosen = study or (known[0] if known else self.folder.resolve().name)
+        if chosen not in known and not create:
+            raise StudyError(
+                f"there is no study {chosen!r} in {self.root}; check the path, or start one "
+                "with 'tune'"
+            )
+        return chosen
+
+    def _prepare(self, create: bool) -> None:
+        path = self.home / "study.json"
+        if create and not path.exists():
+            # Settings come later; a file of their own keeps both writes exclusive.
+            write_durably(path, dumps({"format": FORMAT}).encode(), exclusive=True)
+        version = loads(path.read_text(encoding="utf-8"), str(path)).get("format")
+        if version != FORMAT:
+            raise StorageError(
+                f"study {self.study!r} in {self.root} has format {version}, this version reads "
+                f"{FORMAT}; open it with the version of kernelsearch that wrote it"
+            )
+
+    @contextlib.contextmanager
+    def _translated(self, action: str, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise os_error(action, path, error) from error
+
+    # --- settings and variants --------------------------------------------------------------
+
+    def read_settings(self) -> dict[str, Any]:
+        path = self.home / "settings.json"
+        with self._translated("read the settings", path):
+            if not path.exists():
+                return {}
+            return loads(path.read_text(encoding="utf-8"), str(path))
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        path = self.home / "settings.json"
+        text = dumps(settings)
+        with self._translated("write the settings", path):
+            if write_durably(path, text.encode(), exclusive=True):
+                return
+            if path.read_text(encoding="utf-8") != text:
+                raise StudyError(
+                    f"study {self.study!r} in {self.root} has other settings already; "
+                    "they are written once: use another study name"
+                )
+
+    def add_variant(self, record: VariantRecord) -> bool:
+        path = self.home / "variants" / f"{quote(record.hash, safe='')}.json"
+        with self._translated("write the variant", path):
+            if path.exists():
+                return False
+            return write_durably(path, encode(record).encode(), exclusive=True)
+
+    def variants(self) -> list[VariantRecord]:
+        folder = self.home / "variants"
+        with self._translated("read the variants", folder):
+            paths = [p for p in folder.glob("*.json") if not p.name.startswith(".")]
+            found = [decode(p.read_text(encoding="utf-8"), str(p)) for p in paths]
+        return sorted(found, key=lambda r: (r.created, r.hash))
+
+    # --- claims -----------------------------------------------------------------------------
+
+    def claim(self, key: str, owner: Owner, lease_s: float) -> Claim:
+        folder = self.home / "claims"
+        with self._lock, self._translated("claim a candidate in", folder):
+            if self._recorded(key) is not None:
+                return Claim.DONE
+            held = self._generations(key)
+            if held and self._lives(held[-1][1]):
+                return Claim.TAKEN
+            self._beat(owner)
+            number = held[-1][0] + 1 if held else 0
+            path = folder / f"{key}.{number}"
+            try:
+                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            except FileExistsError:
+                return Claim.TAKEN
+            try:
+                os.write(fd, f"{owner.id}\n{lease_s!r}\n".encode())
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            # The holder before us may have recorded it between our look and our create.
+            if self._recorded(key) is not None:
+                self._unlink(path)
+                return Claim.DONE
+            # Or the stale claim was freed and the candidate claimed afresh. Both may give way.
+            if any(p != path and self._lives(p) for _, p in self._generations(key)):
+                self._unlink(path)
+                return Claim.TAKEN
+            return Claim.CLAIMED
+
+    def heartbeat(self, owner: Owner) -> None:
+        with self._lock, self._translated("write the heartbeat in", self.home / "owners"):
+            self._beat(owner)
+
+    def release(self, key: str, owner: Owner) -> bool:
+        with self._lock, self._translated("release a claim in", self.home / "claims"):
+            held = self._generations(key)
+            if not held or self._content(held[-1][1])[0] != owner.id:
+                return False
+            self._drop(held)
+            return True
+
+    def claims(self) -> dict[str, str]:
+        folder = self.home / "claims"
+        with self._lock, self._translated("read the claims in", folder):
+            highest: dict[str, tuple[int, Path]] = {}
+            for path in folder.iterdir():
+                key, _, number = path.name.rpartition(".")
+                highest[key] = max(highest.get(key, (-1, path)), (int(number), path))
+            return {
+                k: self._content(path)[0] for k, (_, path) in highest.items() if self._lives(path)
+            }
+
+    def _generations(self, key: str) -> list[tuple[int, Path]]:
+        paths = (self.home / "claims").glob(f"{key}.*")
+        return sorted((int(p.name.rpartition(".")[2]), p) for p in paths)
+
+    def _drop(self, held: list[tuple[int, Path]]) -> None:
+        # Lowest first: while any is left, the highest of them is still the one that counts.
+        for _, path in held:
+            self._unlink(path)
+
+    @staticmethod
+    def _unlink(path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    @staticmethod
+    def _content(path: Path) -> tuple[str, float]:
+        """Return owner id and lease of a claim ("" while they are not written yet)."""
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+        except FileNotFoundError:
+            return "", 0.0
+        return (lines[0], float(lines[1])) if len(lines) == 3 else ("", 0.0)
+
+    def _lives(self, path: Path) -> bool:
+        """Tell whether a claim file still holds, judging times by the file server's clock."""
+        owner_id, lease_s = self._content(path)
+        try:
+            if not owner_id:
+                return self._server_time() - path.stat().st_mtime < 10.0
+            file = self._owner_path(owner_id)
+            beat = file.stat().st_mtime
+            if owner_id not in self._owners:
+                data = loads(file.read_text(encoding="utf-8"), str(file))
+                self._owners[owner_id] = Owner(**data)
+        except FileNotFoundError:
+            return False
+        if self._owners[owner_id].is_dead():
+            return False
+        return self._server_time() - beat <= lease_s
+
+    def _owner_path(self, owner_id: str) -> Path:
+        return self.home / "owners" / f"{quote(owner_id, safe='')}.json"
+
+    def _beat(self, owner: Owner) -> None:
+        path = self._owner_path(owner.id)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            data = {"id": owner.id, "host": owner.host, "pid": owner.pid, "started": owner.started}
+            write_durably(path, dumps(data).encode())
+
+    def _server_time(self) -> float:
+        path = self.home / "owners" / f".clock-{quote(self._writer, safe='')}"
+        path.touch()
+        return path.stat().st_mtime
+
+    # --- records ----------------------------------------------------------------------------
+
+    def record(self, evaluation: Evaluation, owner: Owner) -> Recorded:
+        key = key_of(evaluation)
+        if not is_final(evaluation):
+            self.release(key, owner)
+            return Recorded.RELEASED
+        with self._lock, self._translated("record an evaluation in", self.home):
+            known = self._recorded(key)
+            held = self._generations(key)
+            if known is None:
+                self._append_evaluation(key, 0, evaluation)
+            self._drop(held)
+            return Recorded.RECORDED if known is None else Recorded.DUPLICATE
+
+    def revise(self, key: str, evaluation: Evaluation) -> None:
+        if key_of(evaluation) != key or not is_final(evaluation):
+            raise StorageError(
+                f"a revision must be a final evaluation of the same candidate, device and "
+                f"settings (got key {key_of(evaluation)} for {key}); record it as its own"
+            )
+        with self._lock, self._translated("record a revision in", self.home):
+            known = self._recorded(key)
+            if known is None:
+                raise StorageError(f"evaluation {key} is not recorded; record it before revising")
+            self._append_evaluation(key, known.revision + 1, evaluation)
+
+    def _append_evaluation(self, key: str, revision: int, evaluation: Evaluation) -> None:
+        body = to_json(evaluation)
+        line = {"kind": "evaluation", "key": key, "revision": revision, "at": time.time()}
+        self._append({**line, "body": body})
+
+    def _append(self, document: dict[str, Any]) -> None:
+        data = (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        try:
+            if self._log_fd < 0:
+                self._open_log()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._log_fd, view) :]
+            os.fsync(self._log_fd)
+        except OSError:
+            # The line may be there in part: it ends this log, the next one starts afresh.
+            self._close_log()
+            raise
+
+    def _open_log(self) -> None:
+        path = self.home / "logs" / f"{quote(self._writer, safe='')}-{self._log_number}.jsonl"
+        self._log_number += 1
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        self._log_fd = os.open(path, flags, 0o644)
+        sync_folder(path.parent)
+
+    def _close_log(self) -> None:
+        if self._log_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._log_fd)
+            self._log_fd = -1
+
+    def _recorded(self, key: str) -> _Known | None:
+        self._refresh()
+        return self._state.known.get(key)
+
+    def _refresh(self) -> None:
+        """Read what all logs have gained."""
+        folder = self.home / "logs"
+        for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+            seen = self._state.offsets.get(entry.name, 0)
+            # A size asked by name may be stale on NFS; opening the file asks the server again.
+            with open(entry.path, "rb") as file:
+                if os.fstat(file.fileno()).st_size <= seen:
+                    continue
+                file.seek(seen)
+                data = file.read()
+            for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+                self._take(entry.name, seen, line)
+                seen += len(line)
+            self._state.offsets[entry.name] = seen
+
+    def _take(self, log: str, offset: int, line: bytes) -> None:
+        where = f"{self.home / 'logs' / log} at byte {offset}"
+        try:
+            document = json.loads(line)
+            kind, at = document["kind"], float(document["at"])
+            if kind == "evaluation":
+                self._take_evaluation(document, log, offset, len(line), at)
+            elif kind == "event":
+                data = unplain(document["body"])
+                self._state.events.append(Event(document["name"], data, at))
+            else:
+                raise StorageError(
+                    f"{where} holds a record of kind {kind!r}, which this version does not know; "
+                    "open it with a newer version of kernelsearch"
+                )
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{where} is damaged ({error}); restore it from a copy, or remove that line"
+            ) from error
+
+    def _take_evaluation(
+        self, document: dict[str, Any], log: str, offset: int, length: int, at: float
+    ) -> None:
+        key, revision = document["key"], int(document["revision"])
+        mine = _Known(revision, (at, log), (log, offset, length))
+        known = self._state.known.get(key)
+        if known is not None:
+            newer = revision > known.revision
+            earlier = revision == known.revision and mine.rank < known.rank
+            if not (newer or earlier):
+                return
+        self._state.known[key] = mine
+        self._state.evaluations.append((key, mine.place))
+
+    def _load(self, place: tuple[str, int, int]) -> Evaluation:
+        log, offset, length = place
+        path = self.home / "logs" / log
+        with open(path, "rb") as file:
+            file.seek(offset)
+            document = json.loads(file.read(length))
+        found: Evaluation = from_json(document["body"], f"{path} at byte {offset}")
+        return found
+
+    def evaluations(self, since: str = "") -> tuple[list[Evaluation], str]:
+        with self._lock, self._translated("read the evaluations in", self.home):
+            self._refresh()
+            # The order is this object's own: a cursor is good for the ledger that gave it.
+            fresh = self._state.evaluations[int(since or 0) :]
+            return [self._load(p) for _, p in fresh], str(len(self._state.evaluations))
+
+    def evaluation(self, key: str) -> Evaluation | None:
+        with self._lock, self._translated("read an evaluation in", self.home):
+            known = self._recorded(key)
+            return None if known is None else self._load(known.place)
+
+    # --- events -----------------------------------------------------------------------------
+
+    def add_event(self, kind: str, data: Mapping[str, Any]) -> None:
+        body = plain(dict(data))
+        with self._lock, self._translated("write an event in", self.home):
+            self._append({"kind": "event", "name": kind, "at": time.time(), "body": body})
+
+    def events(self, since: str = "") -> tuple[list[Event], str]:
+        with self._lock, self._translated("read the events in", self.home):
+            self._refresh()
+            found = self._state.events[int(since or 0) :]
+            return sorted(found, key=lambda e: e.created), str(len(self._state.events))
+
+    def close(self) -> None:
+        with self._lock:
+            self._close_log()
+
+
+def journal_path(url: str) -> Path:
+    """Return the file a journal URL names."""
+    path = unquote(url.removeprefix("journal://"))
+    if not path.startswith("/") or path.endswith("/"):
+        raise StudyError(
+            f"a journal URL must name a file by its full path (got {url!r}); "
+            "write journal:///full/path/study.journal"
+        )
+    return Path(path)
