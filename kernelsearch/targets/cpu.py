@@ -1,0 +1,87 @@
+"""The CPU target: Numba source, compiled ahead and run in an isolated process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernelsearch.errors import SpecError
+from kernelsearch.records import (
+    Binary,
+    CompileJob,
+    Device,
+    RunReport,
+    RunRequest,
+    TimeReport,
+    TimeRequest,
+)
+from kernelsearch.targets.cpu_compile import compile_binary
+from kernelsearch.targets.cpu_device import cpu_device, measure_ceilings
+from kernelsearch.targets.cpu_guard import confine, watch
+from kernelsearch.targets.cpu_load import LoadedBinary
+from kernelsearch.targets.cpu_run import run_plan
+from kernelsearch.targets.cpu_time import time_plans
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """Compiles and runs Numba candidates on this machine's processors. Picklable."""
+
+    name: str = "cpu"
+    device: Device = field(default_factory=cpu_device)
+
+    def compile(self, job: CompileJob) -> Binary:
+        """Compile one candidate (see ``cpu_compile.compile_binary``)."""
+        return compile_binary(job)
+
+    def open(self) -> CpuExecutable:
+        """Get this process ready to run kernels."""
+        return CpuExecutable(self.device)
+
+
+class CpuExecutable:
+    """Loaded CPU binaries. One process, one thread calls it."""
+
+    def __init__(self, device: Device) -> None:
+        import numba
+
+        cores = device.facts["cores"]
+        numba.set_num_threads(max(1, min(cores, numba.get_num_threads())))
+        self._cache_bytes = device.facts["l2_bytes"]
+        self._loaded: dict[str, LoadedBinary] = {}
+        watch()
+
+    def load(self, binary: Binary) -> None:
+        """Load a binary and keep it by its key."""
+        self._loaded[binary.key] = LoadedBinary(binary)
+
+    def unload(self, key: str) -> None:
+        """Forget a binary and all state it may have kept."""
+        self._loaded.pop(key, None)
+
+    def run(self, request: RunRequest) -> RunReport:
+        """Run a plan once between guard pages."""
+        loaded = self._find(request.binary)
+        kernels = loaded.checked_kernels() if request.bounds_checked else loaded.kernels
+        return run_plan(request, kernels)
+
+    def time(self, request: TimeRequest) -> TimeReport:
+        """Time one or two plans, interleaved."""
+        kernels = [self._find(c.binary).kernels for c in request.contenders]
+        return time_plans(request, kernels, self._cache_bytes)
+
+    def ceilings(self) -> dict[str, float]:
+        """Measure what this machine can do."""
+        return measure_ceilings()
+
+    def confine(self, memory_bytes: int) -> tuple[str, ...]:
+        """Limit this process for good (see ``cpu_guard.confine``)."""
+        return confine(memory_bytes)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._loaded.clear()
+
+    def _find(self, key: str) -> LoadedBinary:
+        if key not in self._loaded:
+            raise SpecError(f"binary {key} is not loaded; call load before run or time")
+        return self._loaded[key]

@@ -1,0 +1,174 @@
+"""What is known about this machine's processors, and how fast they are measured to be."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from kernelsearch.records import Device
+
+_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@lru_cache(maxsize=1)
+def cpu_device() -> Device:
+    """Return the device of this process: affinity and container limits count."""
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    return Device(
+        target="cpu",
+        name=_processor_name(),
+        arch=llvm.get_host_cpu_name(),
+        facts={
+            "cores": usable_cores(),
+            "l2_bytes": last_level_cache_bytes(),
+            "simd_bytes": _simd_bytes(features),
+            "cache_line_bytes": _line_bytes(),
+        },
+        driver=f"numba {version('numba')} llvm {'.'.join(map(str, llvm.llvm_version_info))}",
+    )
+
+
+def usable_cores() -> int:
+    """Return how many processors this process may keep busy, at least one."""
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    quota = _quota()
+    return max(1, min(count, math.ceil(quota) if quota is not None else count))
+
+
+def _quota() -> float | None:
+    """Return the container's processor quota, None where there is none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        own = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("::")[2].strip()
+        for folder in (_CGROUP / own.lstrip("/"), _CGROUP):
+            file = folder / "cpu.max"
+            if file.is_file():
+                limit, period = file.read_text(encoding="ascii").split()
+                if limit != "max":
+                    return float(limit) / float(period)
+    with contextlib.suppress(OSError, ValueError):
+        limit = (_CGROUP / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii")
+        period = (_CGROUP / "cpu/cpu.cfs_period_us").read_text(encoding="ascii")
+        if int(limit) > 0:
+            return int(limit) / int(period)
+    return None
+
+
+def last_level_cache_bytes() -> int:
+    """Return the size of the largest cache level (8 MiB where it cannot be read)."""
+    best = (0, 0)
+    for folder in _CPU.glob("index*"):
+        with contextlib.suppress(OSError, ValueError):
+            level = int((folder / "level").read_text(encoding="ascii"))
+            text = (folder / "size").read_text(encoding="ascii").strip()
+            unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1], 1)
+            best = max(best, (level, int(text.rstrip("KMG")) * unit))
+    return best[1] or 8 << 20
+
+
+def _line_bytes() -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int((_CPU / "index0/coherency_line_size").read_text(encoding="ascii"))
+    return 64
+
+
+def _simd_bytes(features: Any) -> int:
+    if features.get("avx512f"):
+        return 64
+    return 32 if features.get("avx") else 16
+
+
+def _processor_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "cpu"
+
+
+def measure_ceilings() -> dict[str, float]:
+    """Measure bandwidth and arithmetic rate with all cores.
+
+    ``dram_gbps`` and ``l2_gbps`` are copies (bytes read plus written) beyond and within the
+    last-level cache; the ``peak_`` values lie above anything that this machine can do.
+    """
+    import numba
+    import numpy as np
+    from numba import prange
+
+    cores = usable_cores()
+    numba.set_num_threads(min(cores, numba.get_num_threads()))
+    parallel = numba.njit(parallel=True, fastmath=True)
+
+    @parallel  # type: ignore[untyped-decorator]
+    def copy(out: Any, source: Any, repeats: int) -> None:
+        parts = out.shape[0]
+        for part in prange(parts):
+            for _ in range(repeats):
+                for i in range(out.shape[1]):
+                    out[part, i] = source[part, i]
+
+    @parallel  # type: ignore[untyped-decorator]
+    def read(out: Any, source: Any, repeats: int) -> None:
+        parts = out.shape[0]
+        for part in prange(parts):
+            total = source[part, 0] - source[part, 0]
+            for _ in range(repeats):
+                for i in range(out.shape[1]):
+                    total += source[part, i]
+            out[part, 0] = total
+
+    @parallel  # type: ignore[untyped-decorator]
+    def multiply(out: Any, source: Any, repeats: int) -> None:
+        for part in prange(out.shape[0]):
+            factor = source[part, 0]
+            for _ in range(repeats):
+                for i in range(96):
+                    value = out[part, i]
+                    out[part, i] = value * factor + factor
+        return
+
+    cache = last_level_cache_bytes()
+    large = max(64 << 20, 4 * cache) // (8 * cores)
+    small = max(4096, min(cache // 4, 4 << 20) // (8 * cores))
+    ceilings: dict[str, float] = {}
+    reads = {}
+    for name, size, repeats in (("dram", large, 1), ("l2", small, 16)):
+        source = np.ones((cores, size), np.float64)
+        out = np.zeros((cores, size), np.float64)
+        traffic = source.nbytes * repeats / 1e9
+        ceilings[f"{name}_gbps"] = 2 * traffic / _best(copy, out, source, repeats)
+        reads[name] = traffic / _best(read, out, source, repeats)
+    for name in ("dram", "l2"):
+        ceilings[f"peak_{name}_gbps"] = 1.5 * max(ceilings[f"{name}_gbps"], reads[name])
+    for name, dtype in (("fp32", np.float32), ("fp64", np.float64)):
+        source = np.full((cores, 1024), 0.5, dtype)
+        out = np.zeros((cores, 1024), dtype)
+        repeats = 200_000
+        seconds = _best(multiply, out, source, repeats)
+        ceilings[f"{name}_tflops"] = 2 * cores * 96 * repeats / seconds / 1e12
+    for name in ("fp32", "fp64"):
+        ceilings[f"peak_{name}_tflops"] = 1.5 * ceilings[f"{name}_tflops"]
+    return ceilings
+
+
+def _best(function: Callable[..., None], *arguments: Any) -> float:
+    function(*arguments)
+    best = math.inf
+    for _ in range(5):
+        started = time.perf_counter()
+        function(*arguments)
+        best = min(best, time.perf_counter() - started)
+    return best

@@ -1,0 +1,211 @@
+"""Time plans with the host's clock on inputs that rotate, contenders interleaved."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelsearch import measure
+from kernelsearch.errors import CheatedError
+from kernelsearch.records import TimeReport, TimeRequest
+from kernelsearch.targets.cpu_guard import last_words
+from kernelsearch.targets.cpu_load import Kernel
+from kernelsearch.targets.cpu_memory import GAP, Arena, copy_in, copy_out
+from kernelsearch.targets.cpu_run import (
+    Call,
+    bind_step,
+    describe,
+    step_name,
+    translated,
+    workspace_specs,
+)
+
+POISON = 0xFF
+MAX_COPIES = 256
+MAX_BYTES = 6 << 30
+
+
+def time_plans(
+    request: TimeRequest, kernels: Sequence[Mapping[str, Kernel]], cache_bytes: int
+) -> TimeReport:
+    """Time one or two contenders.
+
+    Cold: no call of a sample uses the data of another one, and the data of all copies together, or
+    a sweep through other memory before the sample, push what was used before out of the last-level
+    cache (``cache_bytes``).
+
+    Raises:
+        CheatedError: a batch took no time. LaunchError and others: as when run once.
+    """
+    settings = request.settings
+    with contextlib.ExitStack() as stack:
+        bench = _Bench(request, kernels, cache_bytes, stack)
+        with translated(request.contenders[0].plan.steps[0], bench.shapes):
+            bench.first_touch()
+        last_words(f"was timing {bench.shapes}")
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            with translated(request.contenders[0].plan.steps[0], bench.shapes):
+                samples = measure.sample(
+                    bench.batch, len(request.contenders), settings, request.seed, bench.max_calls
+                )
+        finally:
+            if enabled:
+                gc.enable()
+        corrupted = bench.corrupted()
+        last_words("")
+    medians = tuple(float(np.median(s)) for s in samples.samples_us)
+    return TimeReport(
+        samples_us=samples.samples_us,
+        end_to_end_us=medians,
+        calls_per_sample=samples.calls_per_sample,
+        captured_sets=tuple(bench.captured),
+        cache=settings.cache,
+        corrupted_guards=corrupted,
+        conditions={**conditions(), "copies": len(bench.arenas), "evicted": bench.evicts},
+    )
+
+
+class _Bench:
+    """Copies of the input sets, the calls on them, and the timer ``measure.sample`` drives."""
+
+    def __init__(
+        self,
+        request: TimeRequest,
+        kernels: Sequence[Mapping[str, Kernel]],
+        cache_bytes: int,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self.request = request
+        self.rng = random.Random(request.seed)
+        sets = request.sets
+        self.shapes = describe(sets[0])
+        size = max(1, sum(s.nbytes for s in sets[0]))
+        wanted = 2 * cache_bytes if request.settings.cache == "cold" else 1
+        count = max(len(sets), min(MAX_COPIES, math.ceil(wanted / size)))
+        if size * count > MAX_BYTES:
+            count = max(len(sets), MAX_BYTES // size)
+        self.arenas: list[Arena] = []
+        for index in range(count):
+            arena = Arena(sets[index % len(sets)], POISON, stagger=GAP * (index % 8))
+            stack.callback(arena.close)
+            self.arenas.append(arena)
+        cold = request.settings.cache == "cold"
+        self.evicts = cold and size * count < wanted
+        self.sweep: NDArray[np.int64] | None = None
+        if self.evicts:
+            self.sweep = np.zeros(wanted // 8, np.int64)
+        # One sample never comes back to data it has used, unless they are meant to be hot.
+        self.max_calls = count if cold else 4096
+        self.calls: list[list[list[Call]]] = []
+        for contender, table in zip(request.contenders, kernels, strict=True):
+            plan = contender.plan
+            workspace: dict[str, NDArray[Any]] = {}
+            specs = workspace_specs(plan)
+            if specs:
+                scratch = Arena(specs, POISON)
+                stack.callback(scratch.close)
+                workspace = scratch.arrays
+            self.calls.append([
+                [bind_step(s, {**a.arrays, **workspace}, table) for s in plan.steps]
+                for a in self.arenas
+            ])  # fmt: skip
+        # Views keep nothing alive: drop them before the memory goes.
+        stack.callback(self.calls.clear)
+        self.position = 0
+        self.batches = 0
+        self.captured: list[int] = []
+        self.inout = [s.name for s in sets[0] if s.role == "inout"]
+        self.outputs = [s.name for s in sets[0] if s.role in ("out", "inout")]
+
+    def first_touch(self) -> None:
+        """Run every contender once, so that lazy costs of a first call fall outside of timing."""
+        for who in range(len(self.calls)):
+            last_words(
+                f"was running {step_name(self.request.contenders[who].plan.steps[0])} "
+                f"of contender {who} with {self.shapes}"
+            )
+            for function, arguments in self.calls[who][0]:
+                function(*arguments)
+            self._restore([0])
+
+    def batch(self, contender: int, calls: int) -> float:
+        """Time ``calls`` calls, microseconds; outputs of one of them may be kept."""
+        count = len(self.arenas)
+        used = [(self.position + i) % count for i in range(calls)]
+        self.position = (self.position + calls) % count
+        slot = self._slot() if contender == 0 else None
+        if slot is not None:
+            pick = used[-1] if calls > count else self.rng.choice(used)
+            self._poison(pick)
+        if self.sweep is not None:
+            self.sweep += 1
+        table = self.calls[contender]
+        work = [call for index in used for call in table[index]]
+        started = time.perf_counter_ns()
+        for function, arguments in work:
+            function(*arguments)
+        elapsed = time.perf_counter_ns() - started
+        if elapsed <= 0:
+            raise CheatedError(
+                f"{calls} calls took {elapsed} ns; no kernel is that fast", {"elapsed_ns": elapsed}
+            )
+        if slot is not None:
+            self._capture(slot, pick)
+        self._restore(used)
+        return elapsed / 1000.0
+
+    def _slot(self) -> int | None:
+        """Choose whether this batch is captured, and where: every batch is equally likely."""
+        wanted = min(self.request.settings.verify_calls, len(self.request.captures))
+        self.batches += 1
+        if len(self.captured) < wanted:
+            self.captured.append(-1)
+            return len(self.captured) - 1
+        slot = self.rng.randrange(self.batches)
+        return slot if slot < wanted else None
+
+    def _poison(self, index: int) -> None:
+        for name in self.outputs:
+            if name not in self.inout:
+                self.arenas[index].raw(name).fill(POISON)
+
+    def _capture(self, slot: int, index: int) -> None:
+        for spec in self.request.captures[slot]:
+            if spec.sink is not None:
+                copy_out(self.arenas[index].raw(spec.name), spec.sink)
+        self.captured[slot] = index % len(self.request.sets)
+
+    def _restore(self, used: Sequence[int]) -> None:
+        if not self.inout:
+            return
+        for index in set(used):
+            for spec in self.request.sets[index % len(self.request.sets)]:
+                if spec.role == "inout" and spec.source is not None:
+                    copy_in(spec.source, self.arenas[index].raw(spec.name))
+
+    def corrupted(self) -> tuple[str, ...]:
+        return tuple(sorted(set().union(*(a.corrupted() for a in self.arenas))))
+
+
+def conditions() -> dict[str, Any]:
+    """Return what else may have moved the times: load, processors, clock."""
+    found: dict[str, Any] = {"cpus": os.cpu_count()}
+    with contextlib.suppress(OSError):
+        found["load_average"] = [round(x, 2) for x in os.getloadavg()]
+    if hasattr(os, "sched_getaffinity"):
+        found["affinity"] = sorted(os.sched_getaffinity(0))
+    frequency = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"
+    with contextlib.suppress(OSError, ValueError), open(frequency, encoding="ascii") as file:
+        found["mhz"] = int(file.read()) // 1000
+    return found
