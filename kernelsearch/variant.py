@@ -112,6 +112,21 @@ class Variant:
         looked_at = itertools.islice(self.combinations(), limit)
         return [p for p in looked_at if self.violated(p, facts, dtype) is None]
 
+    def default_params(self, facts: Mapping[str, int], dtype: str) -> dict[str, ParamValue]:
+        """Return the first combination that meets the constraints.
+
+        Raises:
+            VariantError: no combination does.
+        """
+        for params in itertools.islice(self.combinations(), 100_000):
+            if self.violated(params, facts, dtype) is None:
+                return params
+        raise VariantError(
+            f"its constraints leave no candidate on this device: "
+            f"{ {k: e.text for k, e in self.constraints.items()} }; widen a tunable or a constraint",
+            self.path,
+        )
+
     def check_params(self, params: Params) -> None:
         """Raise ``RejectedError`` unless ``params`` binds every tunable to one of its choices."""
         for name, choices in self.tunables.items():
@@ -147,8 +162,14 @@ class Variant:
 
     # --- binding ----------------------------------------------------------------------------
 
-    def compile_job(self, params: Params, dtype: str, arch: str) -> CompileJob:
-        """Return what a compiler needs for one candidate."""
+    def compile_job(
+        self, params: Params, dtype: str, arch: str, operator: Operator | None = None
+    ) -> CompileJob:
+        """Return what a compiler needs for one candidate.
+
+        Args:
+            operator: needed for Numba, which compiles for the types of the arguments.
+        """
         kernels = tuple(dict.fromkeys(
             self.kernel_name(s.kernel, params) for s in self.steps if s.kernel
         ))  # fmt: skip
@@ -157,10 +178,37 @@ class Variant:
             options["numba"] = tuple(sorted(
                 (k, tuple(v) if isinstance(v, list) else v) for k, v in self.numba.items()
             ))  # fmt: skip
+            if operator is not None:
+                options["args"] = self._argument_types(params, dtype, operator)
         return CompileJob(
             target=self.language, source=self.source, kernels=kernels, arch=arch,
             name=Path(self.path).name, options=tuple(sorted(options.items())),
         )  # fmt: skip
+
+    def _argument_types(
+        self, params: Params, dtype: str, operator: Operator
+    ) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return each kernel's argument types: ``in:float32:2`` for arrays, ``i32`` for scalars."""
+        kinds: dict[str, str] = {}
+        for tensor in operator.tensors:
+            element = operator.tensor_dtype(tensor, dtype)
+            kinds[tensor.name] = f"{tensor.role}:{element}:{len(tensor.shape)}"
+        for name, (element, shape) in self.workspace.items():
+            element = dtype if element == "elem" else element
+            kinds[name] = f"workspace:{element}:{len(shape)}"
+        result: dict[str, tuple[str, ...]] = {}
+        for spec in self.steps:
+            if not spec.kernel:
+                continue
+            types = tuple(kinds[a] if isinstance(a, str) else a[1] for a in spec.args)
+            name = self.kernel_name(spec.kernel, params)
+            if result.setdefault(name, types) != types:
+                raise VariantError(
+                    f"kernel {name} is launched with arguments of different types "
+                    f"({', '.join(result[name])}; then {', '.join(types)}); use two kernels",
+                    self.path,
+                )
+        return tuple(result.items())
 
     def kernel_name(self, kernel: str, params: Params) -> str:
         """Return a kernel's name expression with the tunables replaced by their values."""
@@ -489,7 +537,11 @@ class _Builder:
         )
         meta = {k: v for k, v in self.meta.items() if k != "doc"}
         if self.language == "cpu":
-            body = ast.dump(_without_docstring(ast.parse(self.source)))
+            # Unparsed text, not a dump of the tree: dumps differ between versions of Python.
+            try:
+                body = ast.unparse(_without_docstring(ast.parse(self.source)))
+            except RecursionError:
+                raise self.fail("is nested too deeply") from None
         return hashlib.sha256(f"{self.language}\0{meta!r}\0{body}".encode()).hexdigest()[:16]
 
     def dtypes(self) -> tuple[str, ...]:
