@@ -1,12 +1,9 @@
-"""Open a study's ledger, and the Optuna storage at the same URL."""
+"""Open a study's ledger: choose the storage by its URL."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from kernelsearch.errors import StorageError, StudyError
 from kernelsearch.store_base import (
     BUSY_TIMEOUT_S,
     Claim,
@@ -21,12 +18,9 @@ from kernelsearch.store_base import (
     os_error,
 )
 
-if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
-
 __all__ = [
     "Claim", "Event", "Ledger", "Owner", "Recorded", "default_url", "evaluation_key", "key_of",
-    "open_ledger", "optuna_storage",
+    "open_ledger",
 ]  # fmt: skip
 
 
@@ -75,43 +69,3 @@ def open_ledger(
     from kernelsearch.store_rdb import RdbLedger
 
     return RdbLedger(url, folder, study, create=create, timeout_s=timeout_s)
-
-
-def optuna_storage(url: str) -> BaseStorage:
-    """Open the Optuna storage at a ledger's URL (a mirror; never the truth).
-
-    Raises:
-        StorageError: Optuna cannot open it.
-    """
-    import optuna
-    import sqlalchemy as sa
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if url.startswith("journal:"):
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
-        from kernelsearch.store_journal import journal_path
-
-        path = journal_path(url)
-        try:
-            make_folder(path.parent)
-            return JournalStorage(JournalFileBackend(str(path)))
-        except OSError as error:
-            raise os_error("open the Optuna journal", path, error) from error
-    arguments = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
-    failure: Exception | None = None
-    for attempt in range(5):
-        try:
-            return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
-        except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            # Two processes that create the tables at once trip over each other; the second look
-            # finds them.
-            failure = error
-            time.sleep(0.2 * (attempt + 1))
-        except RuntimeError as error:
-            raise StudyError(f"Optuna cannot use the storage {url}: {error}") from error
-    raise StorageError(
-        f"Optuna cannot open its tables in {url} ({failure}); check that the database answers "
-        "and that you may write to it"
-    ) from failure

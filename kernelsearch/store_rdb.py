@@ -184,7 +184,7 @@ class RdbLedger(Ledger):
             with self._read() as db:
                 verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar()
                 if verdict != "ok":
-                    raise self._damaged(str(verdict))
+                    raise self._damaged(" ".join(str(verdict).split()))
         if create:
             try:
                 with self._write(lock=False) as db:

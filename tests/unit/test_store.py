@@ -29,9 +29,9 @@ from kernelsearch.store import (
     evaluation_key,
     key_of,
     open_ledger,
-    optuna_storage,
 )
 from kernelsearch.store_base import file_system
+from kernelsearch.store_optuna import OptunaMirror, VariantSummary, optuna_storage
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = ["sqlite", "journal"]
@@ -267,6 +267,51 @@ def test_optuna_shares_the_storage(ledger: Ledger, backend: str, tmp_path: Path)
     assert len(again.trials) == 1
     with reopen(backend, tmp_path) as other:
         assert len(other.evaluations()[0]) == 1
+
+
+def test_the_mirror_holds_every_evaluation_once(
+    ledger: Ledger, backend: str, tmp_path: Path
+) -> None:
+    import optuna
+
+    tunables = {"BLOCK": (1, 2, 3), "MODE": ("wide", "slim")}
+    failed = replace(evaluation(3), status=Status.WRONG, timings=(), message="off by one")
+    record = variant("v1")
+    for _ in range(2):  # the second time round is a resume
+        mirror = OptunaMirror(ledger.url, name_of(tmp_path))
+        mirror.variant(VariantSummary(record))
+        mirror.evaluation(evaluation(1), tunables, 2.0)
+        mirror.evaluation(evaluation(2), tunables, 3.0)
+        mirror.evaluation(failed, tunables, None)
+        mirror.variant(VariantSummary(record, "ok", 2.0, 3.0, 3, finished=True))
+        mirror.variant(VariantSummary(record, "ok", 2.0, 3.0, 3, finished=True))
+        mirror.flush()
+        mirror.close()
+    storage = optuna_storage(ledger.url)
+    inner = optuna.load_study(storage=storage, study_name=name_of(tmp_path) + "/v1")
+    assert [t.state.name for t in inner.trials] == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert inner.best_params == {"BLOCK": 2, "MODE": "wide"}
+    assert inner.trials[2].user_attrs["message"] == "off by one"
+    outer = optuna.load_study(storage=storage, study_name=name_of(tmp_path))
+    assert outer.trials[0].user_attrs["hash"] == "v1"
+    assert outer.trials[0].value == 3.0
+    assert len(outer.trials) == 1
+    mirror = OptunaMirror(ledger.url, name_of(tmp_path))
+    mirror.variant(VariantSummary(record, "ok", 1.0, 6.0, 4, finished=True))
+    mirror.flush()
+    mirror.close()
+    assert outer.trials[-1].user_attrs["supersedes"] == 0
+    assert outer.best_value == 6.0
+
+
+def test_a_mirror_that_fails_is_told_at_the_flush(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    mirror = OptunaMirror(f"sqlite:///{tmp_path}/file/x.db", "s")
+    mirror.variant(VariantSummary(variant()))
+    with pytest.raises(StorageError, match="safe in the ledger"):
+        mirror.flush()
+    mirror.variant(VariantSummary(variant("b")))
+    mirror.close()
 
 
 # --- opening ------------------------------------------------------------------------------------
