@@ -152,7 +152,7 @@ def _compile_failure(log: str) -> CompileError | ResourceLimitError:
 
 
 def _trimmed(log: str) -> str:
-    """Return at most ``MAX_LOG`` characters of a log, starting at the first error if there is one."""
+    """Return at most ``MAX_LOG`` characters of a log, from its first error on if it has one."""
     if len(log) <= MAX_LOG:
         return log
     first = re.search(r"^.*\berror\b.*$", log, re.MULTILINE)

@@ -45,8 +45,8 @@ _ARCHITECTURES: dict[str, tuple[str, int, int, int, int, int]] = {
 }
 
 # Fallback for what ``measure_ceilings`` measures. DRAM and arithmetic rates are those of the
-# vendor's datasheets (dense, without sparsity); L2 rates are not published: the values are copy
-# rates (read and write) seen in public microbenchmarks and are only a lead.
+# vendor's datasheets (dense, without sparsity). L2 rates are not published; these are rough
+# guesses that only serve until somebody measures.
 _DATASHEET: dict[str, dict[str, float]] = {
     "H200": {"dram_gbps": 4800, "l2_gbps": 7500, "fp32_tflops": 67, "bf16_tflops": 989,
              "tf32_tflops": 494},

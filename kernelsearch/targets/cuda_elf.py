@@ -1,4 +1,4 @@
-"""Read what a cubin (an ELF file) says of its kernels and its global variables, without a driver."""
+"""Read what a cubin (an ELF file) says of its kernels and global variables, without a driver."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class DeviceMonitor:
         self._nvml = pynvml
 
     def snapshot(self) -> dict[str, Any]:
-        """Return clocks, throttle reasons, temperature and power; what is not offered is left out."""
+        """Return clocks, throttle reasons, temperature and power, as far as they are offered."""
         if self._nvml is None:
             return {"nvml": self.missing}
         nvml, handle = self._nvml, self._handle

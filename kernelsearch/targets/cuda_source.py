@@ -1,7 +1,7 @@
 """Check CUDA source for what may not be in it, and put our prelude before it.
 
-The checks here keep host files out of the compiler and give a clear sentence early. They are no proof
-of honesty: what a kernel does is judged by its binary and by its behaviour.
+The checks here keep host files out of the compiler and give a clear sentence early. They are no
+proof of honesty: what a kernel does is judged by its binary and by its behaviour.
 """
 
 from __future__ import annotations

@@ -1,0 +1,155 @@
+"""The CUDA target: compiles with NVRTC anywhere, runs and times on the device of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from kernelsearch.errors import RejectedError, TargetUnavailableError, WorkerError
+from kernelsearch.records import (
+    Binary,
+    CompileJob,
+    Device,
+    RunReport,
+    RunRequest,
+    TimeReport,
+    TimeRequest,
+)
+from kernelsearch.targets.cuda_ceilings import measure_ceilings
+from kernelsearch.targets.cuda_compile import compile_cuda
+from kernelsearch.targets.cuda_context import CudaContext
+from kernelsearch.targets.cuda_device import architecture_device, probe_device
+from kernelsearch.targets.cuda_inputs import InputStore
+from kernelsearch.targets.cuda_load import LoadedBinary
+from kernelsearch.targets.cuda_nvml import DeviceMonitor
+from kernelsearch.targets.cuda_replicas import ReplicaCache
+from kernelsearch.targets.cuda_run import Block, run_plan
+from kernelsearch.targets.cuda_time import Timing
+
+
+class CudaTarget:
+    """Compiles for one architecture; runs where a device of that architecture is.
+
+    Args:
+        arch: compile for this architecture, also where there is no device (``sm_90a``); None
+            takes the device's.
+        ordinal: which device of the machine.
+        cache_folder: where compiled programs are kept between processes; None keeps none.
+
+    Raises:
+        TargetUnavailableError: ``arch`` is None and no device answers.
+        SpecError: ``arch`` is unknown and there is no device of it.
+    """
+
+    name = "cuda"
+
+    def __init__(
+        self, arch: str | None = None, ordinal: int = 0, cache_folder: Path | str | None = None
+    ) -> None:
+        self.ordinal = ordinal
+        self.cache_folder = None if cache_folder is None else str(cache_folder)
+        self.missing = ""
+        if arch is None:
+            self.device = probe_device(ordinal)
+            return
+        try:
+            found = probe_device(ordinal)
+        except TargetUnavailableError as error:
+            self.missing = str(error)
+            self.device = architecture_device(arch)
+            return
+        if found.arch == arch:
+            self.device = found
+        else:
+            self.missing = f"the device here is {found.name} ({found.arch}), not {arch}"
+            self.device = architecture_device(arch)
+
+    def with_ceilings(self, ceilings: dict[str, float]) -> CudaTarget:
+        """Return this target with measured ceilings in its device record."""
+        other = object.__new__(CudaTarget)
+        other.__dict__.update(self.__dict__)
+        known = {**self.device.ceilings, **ceilings}
+        other.device = replace(self.device, ceilings=known)
+        return other
+
+    def compile(self, job: CompileJob) -> Binary:
+        """Compile one candidate; needs no device."""
+        if job.target != "cuda":
+            raise RejectedError(
+                f"the cuda target compiles .cu variants (got one for {job.target!r})"
+            )
+        return compile_cuda(job, self.cache_folder)
+
+    def open(self) -> CudaExecutable:
+        """Open the device in this process.
+
+        Raises:
+            TargetUnavailableError: there is no device of this architecture.
+        """
+        if self.missing:
+            raise TargetUnavailableError(
+                f"this cuda target only compiles (for {self.device.arch}): {self.missing}"
+            )
+        return CudaExecutable(self.device, self.ordinal, self.cache_folder)
+
+
+class CudaExecutable:
+    """Binaries loaded on an open device. After a lost context every call says so."""
+
+    def __init__(self, device: Device, ordinal: int = 0, cache_folder: str | None = None) -> None:
+        self._context = CudaContext(device, ordinal, cache_folder)
+        self._loaded: dict[str, LoadedBinary] = {}
+        self._store = InputStore(self._context)
+        self._replicas = ReplicaCache(self._context, self._store)
+        self._block = Block(self._context)
+        self._monitor = DeviceMonitor(self._context.pci_bus_id)
+
+    def load(self, binary: Binary) -> None:
+        self._check_alive()
+        self._loaded[binary.key] = LoadedBinary(self._context, binary)
+
+    def unload(self, key: str) -> None:
+        self._loaded.pop(key, None)
+
+    def run(self, request: RunRequest) -> RunReport:
+        """Run a plan once on fresh, poisoned, guarded buffers; outputs go to their sinks."""
+        self._check_alive()
+        loaded = self._get(request.binary)
+        return run_plan(self._context, loaded, request, self._store, self._block)
+
+    def time(self, request: TimeRequest) -> TimeReport:
+        """Time one or two binaries, interleaved; each in a module loaded anew (fresh state)."""
+        self._check_alive()
+        fresh = [
+            LoadedBinary(self._context, self._get(c.binary).binary) for c in request.contenders
+        ]
+        with self._context.faults("preparing the inputs"):
+            replicas = self._replicas.get(request.sets)
+        report = Timing(self._context, request, fresh, replicas, self._monitor).measure()
+        if report.modified_inputs or report.corrupted_guards:
+            self._replicas.drop(replicas)
+        return report
+
+    def ceilings(self) -> dict[str, float]:
+        """Measure the device's rates (a second or less)."""
+        self._check_alive()
+        return measure_ceilings(self._context)
+
+    def close(self) -> None:
+        """Give the device memory back."""
+        self._loaded.clear()
+        if not self._context.dead:
+            self._replicas.close()
+            self._store.close()
+            self._block.release()
+
+    def _get(self, key: str) -> LoadedBinary:
+        if key not in self._loaded:
+            raise WorkerError(f"binary {key} is not loaded; call load first")
+        return self._loaded[key]
+
+    def _check_alive(self) -> None:
+        if self._context.dead:
+            raise WorkerError(
+                f"the device context was lost before ({self._context.dead}); restart the worker"
+            )

@@ -1,0 +1,275 @@
+"""Time candidates on the device: graph replays between events, on rotating, cold, poisoned buffers.
+
+One sample of a contender is one or more replays of a graph that holds one call for each of several
+replicas, in random order. Before each replay the outputs are poisoned, then the L2 is filled with
+other, clean data (``cold``); both lie before the first event. Work queued before that event keeps
+the device busy while the host queues the rest, so launch jitter stays outside. Inputs of role
+``inout`` are restored before each replay, outside the timed part; a replay uses each replica once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+import time
+from typing import Any
+
+from kernelsearch.errors import LaunchError
+from kernelsearch.measure import Samples, sample
+from kernelsearch.records import Contender, LaunchPlan, TimeReport, TimeRequest, dtype_bytes
+from kernelsearch.targets.cuda_context import CudaContext
+from kernelsearch.targets.cuda_layout import Item, lay_out
+from kernelsearch.targets.cuda_load import BoundCall, LoadedBinary, Placed, launch
+from kernelsearch.targets.cuda_nvml import DeviceMonitor
+from kernelsearch.targets.cuda_replicas import GUARD_BYTES, MAX_REPLICAS, ReplicaSet
+
+SPACE_BYTES = 1 << 30
+QUEUE_US = 30
+END_TO_END_CALLS = 5
+MAX_REPLAYS = 64
+
+
+class _Workspaces:
+    """Guarded workspaces of one contender, one for each call of a graph as far as memory allows."""
+
+    def __init__(self, context: CudaContext, plan: LaunchPlan, calls: int) -> None:
+        self._context = context
+        self._plan = plan
+        sizes = [(w, math.prod(w.shape) * dtype_bytes(w.dtype)) for w in plan.workspaces]
+        one = sum(size for _, size in sizes) + GUARD_BYTES * len(sizes)
+        self._copies = max(1, min(calls, SPACE_BYTES // max(1, one)))
+        items = [Item(f"{n}:{w.name}", size) for n in range(self._copies) for w, size in sizes]
+        self._layout = lay_out(items, GUARD_BYTES, random.Random(secrets.randbits(64)))
+        self._sizes = {w.name: size for w, size in sizes}
+        self._block = context.allocate(self._layout.nbytes) if sizes else 0
+        self._starts = {s.name: self._block + s.start for s in self._layout.slots}
+
+    def placed(self, call: int) -> dict[str, Placed]:
+        copy = call % self._copies
+        return {
+            w.name: Placed(self._starts[f"{copy}:{w.name}"], self._sizes[w.name], w.dtype, w.shape)
+            for w in self._plan.workspaces
+        }
+
+    def poison(self) -> None:
+        if self._block:
+            self._context.fill_guard(self._block, self._layout.nbytes)
+
+    def damaged(self) -> list[str]:
+        if not self._block:
+            return []
+        gaps = list(self._layout.gaps())
+        broken = self._context.broken([(self._block + g.start, g.nbytes) for g in gaps])
+        return [g.name.split(":")[1] for g, bad in zip(gaps, broken, strict=True) if bad]
+
+    def release(self) -> None:
+        if self._block:
+            self._context.free(self._block)
+            self._block = 0
+
+
+class _Player:
+    """One contender, ready to be timed: its calls on the replicas, and the graph of them."""
+
+    def __init__(
+        self, context: CudaContext, loaded: LoadedBinary, plan: LaunchPlan, replicas: ReplicaSet,
+        what: str,
+    ) -> None:  # fmt: skip
+        self.context, self.loaded, self.replicas, self.what = context, loaded, replicas, what
+        self.plan = plan
+        loaded.prepare(plan)
+        self.spaces = _Workspaces(context, plan, len(replicas.replicas))
+        self._calls: dict[int, BoundCall] = {}
+        self._graph: Any = None
+
+    def call(self, replica: int) -> BoundCall:
+        if replica not in self._calls:
+            placed = self.replicas.replicas[replica].placed | self.spaces.placed(replica)
+            self._calls[replica] = self.loaded.bind(self.plan, placed)
+        return self._calls[replica]
+
+    def build(self, order: list[int]) -> None:
+        """Build the graph that makes one call on each replica of ``order``."""
+        builder = self.context.stream.create_graph_builder()
+        builder.begin_building()
+        for replica in order:
+            launch(self.context, self.call(replica), builder)
+        self._graph = builder.end_building().complete()
+        self._graph.upload(self.context.stream)
+        builder.close()
+
+    def replay(self) -> None:
+        self._graph.launch(self.context.stream)
+
+    def release(self) -> None:
+        if self._graph is not None:
+            self._graph.close()
+        self.spaces.release()
+
+
+class Timing:
+    """One time request being worked on."""
+
+    def __init__(
+        self, context: CudaContext, request: TimeRequest, loaded: list[LoadedBinary],
+        replicas: ReplicaSet, monitor: DeviceMonitor,
+    ) -> None:  # fmt: skip
+        self._context, self._request, self._replicas = context, request, replicas
+        self._monitor = monitor
+        self._cold = request.settings.cache == "cold"
+        options = {"timing_enabled": True}
+        self._events = (
+            context.handle.create_event(options), context.handle.create_event(options)
+        )  # fmt: skip
+        self._players: list[_Player] = []
+        self._loaded = loaded
+        self._secret = random.Random(secrets.randbits(64))
+        self._order: list[int] = []
+        self._batches = 0
+        self._captured: dict[int, int] = {}
+        self._capture_at: dict[int, int] = {}
+
+    def measure(self) -> TimeReport:
+        """Take the samples, capture outputs of random calls, and inspect what was touched."""
+        before = self._monitor.snapshot() | self._monitor.other_processes()
+        try:
+            for contender, loaded in zip(self._request.contenders, self._loaded, strict=True):
+                self._add(contender, loaded)
+            self._choose_calls()
+            samples = self._sample()
+            for index in self._capture_at:
+                if index not in self._captured:
+                    self._batch(0, 1, capture=index)
+            ends = tuple(self._end_to_end(player) for player in self._players)
+            with self._context.faults("inspecting the buffers"):
+                damaged, modified = self._replicas.inspect()
+                for player in self._players:
+                    damaged += player.spaces.damaged()
+        finally:
+            if not self._context.dead:
+                for player in self._players:
+                    player.release()
+        conditions = {
+            "before": before, "after": self._monitor.snapshot(),
+            "graph_calls": len(self._order), "replicas": len(self._replicas.replicas),
+            "batches": self._batches, "cache": "swept" if self._cold else "hot",
+        }  # fmt: skip
+        return TimeReport(
+            samples_us=samples.samples_us, end_to_end_us=ends,
+            calls_per_sample=samples.calls_per_sample,
+            captured_sets=tuple(self._captured[i] for i in sorted(self._captured)),
+            cache=self._request.settings.cache, corrupted_guards=tuple(sorted(set(damaged))),
+            modified_inputs=tuple(modified), conditions=conditions,
+        )  # fmt: skip
+
+    def _add(self, contender: Contender, loaded: LoadedBinary) -> None:
+        number = len(self._players)
+        what = "timing the candidate" if number == 0 else "timing the incumbent"
+        with self._context.faults(what):
+            self._players.append(
+                _Player(self._context, loaded, contender.plan, self._replicas, what)
+            )
+
+    # --- how many calls make a graph --------------------------------------------------------
+
+    def _choose_calls(self) -> None:
+        """Fix the calls of a graph from the time of a plain call; the slowest contender decides."""
+        settings = self._request.settings
+        slowest = max(self._plain_call_us(player) for player in self._players)
+        wanted = math.ceil(1.2 * settings.min_sample_us / max(slowest, 0.5))
+        if self._cold:
+            available = len(self._replicas.replicas)
+            sets = len(self._request.sets)
+            count = min(available, max(min(sets, available), wanted))
+            self._order = list(range(count))
+            self._secret.shuffle(self._order)
+        else:
+            # One replica stays in the cache; one that is read and written cannot be used twice.
+            again = not any(b.role == "inout" for b in self._request.sets[0])
+            self._order = [0] * (min(MAX_REPLICAS, max(1, wanted)) if again else 1)
+        for player in self._players:
+            order = list(self._order)
+            self._secret.shuffle(order)
+            with self._context.faults(player.what):
+                player.build(order)
+        late = max(2, self._request.settings.min_samples)
+        for index in range(len(self._request.captures)):
+            self._capture_at[index] = self._secret.randrange(2, 2 + late)
+
+    def _plain_call_us(self, player: _Player) -> float:
+        context = self._context
+        with context.faults(player.what):
+            for _ in range(2):
+                self._prepare(player, 1)
+                context.stream.record(self._events[0])
+                launch(context, player.call(0))
+                context.stream.record(self._events[1])
+                self._events[1].sync()
+        return 1000.0 * float(self._events[1] - self._events[0])
+
+    # --- batches ----------------------------------------------------------------------------
+
+    def _prepare(self, player: _Player, count: int) -> None:
+        self._replicas.poison(count)
+        player.spaces.poison()
+        if self._cold:
+            self._context.sweep_cache()
+        else:
+            self._context.delay(QUEUE_US)
+
+    def _sample(self) -> Samples:
+        try:
+            return sample(
+                lambda who, calls: self._batch(who, calls), len(self._players),
+                self._request.settings, self._request.seed, MAX_REPLAYS * len(self._order),
+            )  # fmt: skip
+        except ValueError as error:
+            raise LaunchError(f"the timing is impossible: {error}", {"error": str(error)}) from None
+
+    def _batch(self, who: int, calls: int, capture: int | None = None) -> float:
+        """Return the device time of ``calls`` calls, from as many whole replays as that takes."""
+        context, player = self._context, self._players[who]
+        count = len(self._order)
+        replays = max(1, -(-calls // count))
+        start, end = self._events
+        total = 0.0
+        with context.faults(player.what):
+            context.reset_persisting_lines()
+            for _ in range(replays):
+                self._prepare(player, max(self._order) + 1)
+                context.stream.record(start)
+                player.replay()
+                context.stream.record(end)
+                end.sync()
+                total += 1000.0 * float(end - start)
+            if who == 0:
+                self._batches += 1
+                for index, at in self._capture_at.items():
+                    if index not in self._captured and (index == capture or at <= self._batches):
+                        self._capture(index)
+        return total * calls / (replays * count)
+
+    def _capture(self, index: int) -> None:
+        """Copy the outputs of a random call of the replay that has just been timed."""
+        replica = self._replicas.replicas[self._secret.choice(self._order)]
+        for spec in self._request.captures[index]:
+            if spec.sink is not None:
+                self._context.download(spec.sink, replica.placed[spec.name].pointer)
+        self._captured[index] = replica.set_index
+
+    def _end_to_end(self, player: _Player) -> float:
+        """Return the median host time of a plain call, waiting included, microseconds."""
+        context = self._context
+        times = []
+        with context.faults(player.what):
+            for n in range(END_TO_END_CALLS):
+                self._replicas.poison(max(self._order) + 1)
+                player.spaces.poison()
+                call = player.call(self._order[n % len(self._order)])
+                context.sync()
+                started = time.perf_counter()
+                launch(context, call)
+                context.sync()
+                times.append(1e6 * (time.perf_counter() - started))
+        return sorted(times)[END_TO_END_CALLS // 2]
