@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,10 +36,8 @@ def _no_gpu() -> str:
 
 
 @pytest.fixture(autouse=True)
-def home(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give each test a KERNELSEARCH_HOME of its own, so that none sees another's studies."""
     folder = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("KERNELSEARCH_HOME", str(folder))
-    yield folder
+    return folder

@@ -1,7 +1,8 @@
 """A target that misbehaves on request: what a worker does is written in the compile job's source.
 
-The source is a JSON object ``{"compile": ..., "load": ..., "run": ..., "time": ...}``; each value is
-a behaviour, a word with an optional argument after a blank (see ``act``). No key means: do it right.
+The source is a JSON object ``{"compile": ..., "load": ..., "run": ..., "time": ...}``; each value
+is a behaviour, a word with an optional argument after a blank (see ``act``). No key means: do it
+right.
 """
 
 from __future__ import annotations

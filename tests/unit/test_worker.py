@@ -58,9 +58,15 @@ def load(runner: IsolatedRunner, **behaviour: str) -> RunRequest:
 
 def time_request(key: str, *more: str) -> TimeRequest:
     settings = TimingSettings(min_sample_us=1.0, budget_s=0.2)
-    return TimeRequest(
-        tuple(Contender(k, PLAN) for k in (key, *more)), ((),), ((), ()), settings, 0
-    )
+    contenders = tuple(Contender(k, PLAN) for k in (key, *more))
+    return TimeRequest(contenders, ((),), ((), ()), settings, 0)
+
+
+def use(runner: IsolatedRunner, **behaviour: str) -> None:
+    """Load, run and time a candidate."""
+    request = load(runner, **behaviour)
+    runner.run(request, DEADLINE)
+    runner.time(time_request(request.binary), DEADLINE)
 
 
 def alive(pid: int) -> bool:
@@ -115,9 +121,7 @@ def test_death_is_the_candidates_and_the_next_one_runs(
 ) -> None:
     good = load(runner)
     with pytest.raises(CandidateCrashedError) as caught:
-        bad = load(runner, **{stage: behaviour})
-        runner.run(bad, DEADLINE)
-        runner.time(time_request(bad.binary), DEADLINE)
+        use(runner, **{stage: behaviour})
     assert caught.value.evidence["cause"] == cause
     assert caught.value.evidence["stage"] == stage
     # The innocent one was loaded before the crash: it is loaded again without being asked.
