@@ -37,7 +37,7 @@ PRECISIONS = ("strict", "tf32", "fast")
 MAX_SOURCE_BYTES = 1 << 20
 MAX_LAUNCHES = 64
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
-_CUDA_BLOCK = re.compile(r"/\*\s*kernelsearch\b(.*?)\*/", re.DOTALL)
+CUDA_BLOCK = re.compile(r"/\*\s*kernelsearch\b(.*?)\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 _LINE_MARKER = re.compile(r'#line \d+ "[^"\n]*"\s*\Z')
 _TOP_KEYS = {
@@ -367,7 +367,7 @@ def parse_variant(
         raise VariantError(f"is larger than {MAX_SOURCE_BYTES} bytes", path)
     if "\0" in text:
         raise VariantError("contains a NUL character", path)
-    block, first_line = _metadata(text, language, path)
+    block, first_line = metadata_text(text, language, path)
     try:
         meta = tomllib.loads(block)
     except tomllib.TOMLDecodeError as error:
@@ -379,9 +379,9 @@ def parse_variant(
     return _Builder(meta, language, source, path, block, first_line).build()
 
 
-def _metadata(text: str, language: str, path: str) -> tuple[str, int]:
+def metadata_text(text: str, language: str, path: str) -> tuple[str, int]:
     if language == "cuda":
-        match = _CUDA_BLOCK.search(text)
+        match = CUDA_BLOCK.search(text)
         if match is None:
             raise VariantError("has no /* kernelsearch ... */ block; see docs/variants.md", path, 1)
         return match[1], text.count("\n", 0, match.start(1)) + 1
