@@ -51,7 +51,7 @@ class Cubin:
             raise ValueError("the image is not a 64-bit little-endian ELF file")
         try:
             self.sections = tuple(_sections(image))
-        except (struct.error, IndexError) as error:
+        except (struct.error, IndexError, OverflowError, ValueError) as error:
             raise ValueError(f"the ELF section table is damaged ({error})") from error
 
     def section(self, name: str) -> Section | None:
