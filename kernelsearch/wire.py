@@ -92,9 +92,11 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, bool | int | str) or value is None:
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if hasattr(value, "item"):
-        return jsonable(value.item())
+        return float(value) if math.isfinite(value) else repr(float(value))
+    if hasattr(value, "tolist"):
+        plain = value.tolist()
+        # Types that NumPy does not know (bfloat16) give themselves.
+        return jsonable(plain if isinstance(plain, list | int | float | str) else float(value))
     return str(value)
 
 
