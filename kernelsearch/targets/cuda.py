@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from kernelsearch.errors import RejectedError, TargetUnavailableError, WorkerError
+from kernelsearch.errors import (
+    RejectedError,
+    ResourceLimitError,
+    TargetUnavailableError,
+    WorkerError,
+)
 from kernelsearch.records import (
     Binary,
     CompileJob,
@@ -25,6 +32,8 @@ from kernelsearch.targets.cuda_nvml import DeviceMonitor
 from kernelsearch.targets.cuda_replicas import ReplicaCache
 from kernelsearch.targets.cuda_run import Block, run_plan
 from kernelsearch.targets.cuda_time import Timing
+
+Report = TypeVar("Report", RunReport, TimeReport)
 
 
 class CudaTarget:
@@ -115,11 +124,16 @@ class CudaExecutable:
         """Run a plan once on fresh, poisoned, guarded buffers; outputs go to their sinks."""
         self._check_alive()
         loaded = self._get(request.binary)
-        return run_plan(self._context, loaded, request, self._store, self._block)
+        return self._with_room(
+            lambda: run_plan(self._context, loaded, request, self._store, self._block)
+        )
 
     def time(self, request: TimeRequest) -> TimeReport:
         """Time one or two binaries, interleaved; each in a module loaded anew (fresh state)."""
         self._check_alive()
+        return self._with_room(lambda: self._time(request))
+
+    def _time(self, request: TimeRequest) -> TimeReport:
         fresh = [
             LoadedBinary(self._context, self._get(c.binary).binary) for c in request.contenders
         ]
@@ -129,6 +143,23 @@ class CudaExecutable:
         if report.modified_inputs or report.corrupted_guards:
             self._replicas.drop(replicas)
         return report
+
+    def _with_room(self, work: Callable[[], Report]) -> Report:
+        """Do the work; where memory runs out, drop what is kept for later and try once more."""
+        try:
+            try:
+                return work()
+            except ResourceLimitError as error:
+                if "free_bytes" not in error.evidence:
+                    raise
+            self._replicas.close()
+            self._store.drop_unused()
+            self._block.release()
+            return work()
+        except OSError as error:
+            raise WorkerError(
+                f"the shared memory of a request cannot be opened ({error}); its owner is gone"
+            ) from error
 
     def ceilings(self) -> dict[str, float]:
         """Measure the device's rates (a second or less)."""

@@ -126,6 +126,10 @@ class InputStore:
                 self._fill(resident)
         return sorted({r.name for r in modified}), sorted({r.name for r in damaged})
 
+    def drop_unused(self) -> None:
+        """Drop every copy that nobody relies on at the moment."""
+        self.make_room(self._budget)
+
     def close(self) -> None:
         while self._kept:
             self._context.free(self._kept.popitem()[1].block)

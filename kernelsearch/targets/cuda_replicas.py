@@ -44,12 +44,24 @@ class ReplicaSet:
 
     def __init__(self, context: CudaContext, store: InputStore, sets: Sets, count: int) -> None:
         self._context, self._store = context, store
-        shuffle = random.Random(secrets.randbits(64))
         self._residents: dict[tuple[int, str], Resident] = {}
+        self._blocks: list[int] = []
+        try:
+            self._place(sets, count)
+        except ResourceLimitError:
+            self.release()
+            raise
+        self.replicas = [self._replica(sets, n) for n in range(count)]
+        self._ends = self._prefix_ends(count)
+        self._upload(sets, count)
+        self._input_names = [s.name for s in self._in_layout.slots]
+        self._expected: Any = context.hashes(self._input_regions())
+
+    def _place(self, sets: Sets, count: int) -> None:
         for index, specs in enumerate(sets):
             for spec in specs:
                 if _shared(spec):
-                    resident = store.get(spec)
+                    resident = self._store.get(spec)
                     resident.pins += 1
                     self._residents[index, spec.name] = resident
         ins: list[Item] = []
@@ -67,22 +79,15 @@ class ReplicaSet:
             for spec in specs
             if spec.role == "inout"
         ]
+        shuffle = random.Random(secrets.randbits(64))
         self._in_layout = lay_out(ins + originals, GUARD_BYTES, shuffle)
         self._out_layout = lay_out(outs, GUARD_BYTES, shuffle)
         self.nbytes = self._in_layout.nbytes + self._out_layout.nbytes
-        self._in_block = context.allocate(self._in_layout.nbytes)
-        try:
-            self._out_block = context.allocate(self._out_layout.nbytes)
-        except ResourceLimitError:
-            context.free(self._in_block)
-            raise
+        for layout in (self._in_layout, self._out_layout):
+            self._blocks.append(self._context.allocate(layout.nbytes))
+        self._in_block, self._out_block = self._blocks
         self._starts = _starts(self._in_layout, self._in_block)
         self._starts.update(_starts(self._out_layout, self._out_block))
-        self.replicas = [self._replica(sets, n) for n in range(count)]
-        self._ends = self._prefix_ends(count)
-        self._upload(sets, count)
-        self._input_names = [s.name for s in self._in_layout.slots]
-        self._expected: Any = context.hashes(self._input_regions())
 
     def _replica(self, sets: Sets, number: int) -> Replica:
         index = number % len(sets)
@@ -153,8 +158,9 @@ class ReplicaSet:
     def release(self) -> None:
         for resident in self._residents.values():
             resident.pins -= 1
-        self._context.free(self._in_block)
-        self._context.free(self._out_block)
+        self._residents.clear()
+        while self._blocks:
+            self._context.free(self._blocks.pop())
 
 
 def _shared(spec: BufferSpec) -> bool:

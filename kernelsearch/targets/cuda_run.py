@@ -8,6 +8,7 @@ import secrets
 import time
 from typing import Any
 
+from kernelsearch.errors import ResourceLimitError
 from kernelsearch.records import BufferSpec, RunReport, RunRequest, dtype_bytes
 from kernelsearch.targets.cuda_context import CudaContext
 from kernelsearch.targets.cuda_inputs import GUARD_BYTES, InputStore, Resident
@@ -50,9 +51,17 @@ class RunFrame:
         large = [b for b in request.buffers if _stays(b)]
         small = [b for b in request.buffers if not _stays(b)]
         self._residents: dict[str, Resident] = {}
-        for spec in large:
-            self._residents[spec.name] = store.get(spec)
-            self._residents[spec.name].pins += 1
+        try:
+            for spec in large:
+                self._residents[spec.name] = store.get(spec)
+                self._residents[spec.name].pins += 1
+            self._place(small, block)
+        except ResourceLimitError:
+            self.release()
+            raise
+
+    def _place(self, small: list[BufferSpec], block: Block) -> None:
+        request = self._request
         items = [Item(b.name, b.nbytes, b.misalign) for b in small]
         spaces = {
             w.name: Placed(0, size, w.dtype, w.shape)
