@@ -1,8 +1,8 @@
 """Decide how long to time, and who is faster: calibration, interleaving, stopping and comparison.
 
 Pure statistics over a timer that a target supplies. Two contenders are sampled in ABBA order, so
-that a slow drift of clocks or temperature falls on both alike. Medians are compared; the interval is a
-bootstrap of the ratio of medians.
+that a slow drift of clocks or temperature falls on both alike. Medians are compared; the interval
+is a bootstrap of the ratio of medians.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ CONFIDENCE = 0.95
 # on shared CPUs differ by about this much.
 LEAST_GAIN = 0.01
 UNSTABLE_SPREAD = 0.5
+# A sample this much shorter than it should be was calibrated on calls that were slow at first.
+SHORT_SAMPLE = 1 / 3
+RECALIBRATIONS = 3
 
 
 class BatchTimer(Protocol):
@@ -86,12 +89,22 @@ def sample(
     taken: list[list[float]] = [[] for _ in range(contenders)]
     started = time.perf_counter()
     block = (0, 1, 1, 0) if contenders == 2 else (0, 0)
+    recalibrations = 0
     while True:
+        shortest = math.inf
         for who in block:
             elapsed = timer(who, calls)
             if not (math.isfinite(elapsed) and elapsed > 0):
                 raise ValueError(f"a timed batch must take a positive time (got {elapsed!r} us)")
             taken[who].append(elapsed / calls)
+            if who == 0:
+                shortest = min(shortest, elapsed)
+        short = shortest < SHORT_SAMPLE * settings.min_sample_us and calls < max_calls
+        if short and recalibrations < RECALIBRATIONS:
+            recalibrations += 1
+            calls = calibrate(timer, settings, max_calls)
+            taken = [[] for _ in range(contenders)]
+            continue
         count = len(taken[0])
         late = time.perf_counter() - started > settings.budget_s
         if count >= settings.max_samples or (late and count >= min(4, settings.min_samples)):
