@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -305,7 +306,7 @@ class Operator:
             return worst
         return min(worst, self.error.factor * math.sqrt(terms))
 
-    @property
+    @cached_property
     def contract(self) -> str:
         """Content hash of everything that changes what a result means."""
         return digest(

@@ -85,7 +85,7 @@ def supported():
             yield name, dtype
 
 
-@pytest.mark.parametrize(("name", "dtype"), supported())
+@pytest.mark.parametrize(("name", "dtype"), list(supported()))
 def test_honest_kernels_pass(name, dtype):
     operator = load_operator(name)
     report, runner = run(name, vendor_kernel(operator), dtype)
@@ -96,7 +96,7 @@ def test_honest_kernels_pass(name, dtype):
     assert {r.poison for r in runner.requests} == {0xFF, 0x5A}
 
 
-@pytest.mark.parametrize(("name", "dtype"), supported())
+@pytest.mark.parametrize(("name", "dtype"), list(supported()))
 def test_tolerance_rejects_plain_nonsense(name, dtype):
     operator = load_operator(name)
     for target in ("cuda", "cpu"):
