@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -72,14 +71,6 @@ class CudaTarget:
         else:
             self.missing = f"the device here is {found.name} ({found.arch}), not {arch}"
             self.device = architecture_device(arch)
-
-    def with_ceilings(self, ceilings: dict[str, float]) -> CudaTarget:
-        """Return this target with measured ceilings in its device record."""
-        other = object.__new__(CudaTarget)
-        other.__dict__.update(self.__dict__)
-        known = {**self.device.ceilings, **ceilings}
-        other.device = replace(self.device, ceilings=known)
-        return other
 
     def compile(self, job: CompileJob) -> Binary:
         """Compile one candidate; needs no device."""
