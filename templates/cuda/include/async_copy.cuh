@@ -15,17 +15,28 @@ __device__ __forceinline__ void arrival_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// `bytes`, source and destination are multiples of 16. Called by one thread.
-__device__ __forceinline__ void bulk_load(void* dst, const void* src, unsigned bytes,
-                                          uint64_t* bar) {
+// Announces `bytes` for the barrier's current phase. Called by one thread, once a phase.
+__device__ __forceinline__ void arrival_expect(uint64_t* bar, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)),
                  "r"(bytes)
                  : "memory");
+}
+
+// `bytes`, source and destination are multiples of 16.
+__device__ __forceinline__ void bulk_copy(void* dst, const void* src, unsigned bytes,
+                                          uint64_t* bar) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
             "r"(shared_address(dst)),
         "l"(src), "r"(bytes), "r"(shared_address(bar))
         : "memory");
+}
+
+// The one copy of a phase.
+__device__ __forceinline__ void bulk_load(void* dst, const void* src, unsigned bytes,
+                                          uint64_t* bar) {
+    arrival_expect(bar, bytes);
+    bulk_copy(dst, src, bytes, bar);
 }
 
 __device__ __forceinline__ void arrival_wait(uint64_t* bar, unsigned parity) {

@@ -5,75 +5,70 @@ doc = "rows and entries split evenly along the merge path, so no row length can 
 dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
-THREADS = [64, 128, 256, 512]
-IPT = [3, 5, 7, 9, 11, 15]
+THREADS = [128, 256, 512]
+IPT = [2, 4, 8, 16]
 [constraints]
-shared = "THREADS * IPT <= 4096"
+shared = "THREADS * IPT <= 4096 and THREADS * IPT >= 512"
 [domain]
-path = "rows + nnz <= 2147483647"
+path = "rows + nnz <= 2 ** 31 - 16384"
 [workspace]
-tile_row = {dtype = "int32", shape = ["ceildiv(rows + nnz, THREADS * IPT) + 1"]}
-carry_row = {dtype = "int32", shape = ["ceildiv(rows + nnz, THREADS * IPT)"]}
-carry_sum = {dtype = "float32", shape = ["ceildiv(rows + nnz, THREADS * IPT)"]}
+tile_row = {dtype = "int32", shape = ["max(ceildiv(rows + nnz, THREADS * IPT), 1)"]}
+carry_row = {dtype = "int32", shape = ["max(ceildiv(rows + nnz, THREADS * IPT), 1)"]}
+carry_sum = {dtype = "float32", shape = ["max(ceildiv(rows + nnz, THREADS * IPT), 1)"]}
 [[launch]]
 kernel = "split_path"
-grid = ["ceildiv(ceildiv(rows + nnz, THREADS * IPT) + 1, 128) if rows > 0 else 0"]
-block = ["128"]
-args = ["tile_row", "row_ptr", "rows:i32", "nnz:i32", "ceildiv(rows + nnz, THREADS * IPT):i32"]
+grid = ["ceildiv(rows, 256)"]
+block = ["256"]
+args = ["tile_row", "row_ptr", "rows:i32"]
 [[launch]]
-kernel = "walk_path"
+kernel = "sum_tiles"
 grid = ["ceildiv(rows + nnz, THREADS * IPT)"]
 block = ["THREADS"]
 args = ["y", "row_ptr", "col_idx", "values", "x", "tile_row", "carry_row", "carry_sum", "rows:i32", "nnz:i32"]
 [[launch]]
 kernel = "add_carries"
-grid = ["ceildiv(ceildiv(rows + nnz, THREADS * IPT), 8)"]
+grid = ["ceildiv(ceildiv(rows + nnz, THREADS * IPT), 256)"]
 block = ["256"]
 args = ["y", "carry_row", "carry_sum", "rows:i32", "ceildiv(rows + nnz, THREADS * IPT):i32"]
 */
 #include "reduce.cuh"
 
 constexpr int kTile = THREADS * IPT;
+// A row longer than this many steps of its lanes waits for a whole warp.
+constexpr int kPatience = 16;
 
 // The path merges the rows' ends with the entries 0, 1, 2, ...: an entry before its row's end.
 // Every step takes one of the two, so equal shares of the path are equal shares of the work.
 
-__global__ __launch_bounds__(128) void split_path(int* __restrict__ tile_row,
-                                                  const int* __restrict__ row_ptr, int rows,
-                                                  int nnz, int tiles) {
-    const int tile = blockIdx.x * 128 + threadIdx.x;
-    if (tile > tiles) return;
-    const int diagonal =
-        static_cast<int>(min(static_cast<long long>(tile) * kTile, 0LL + rows + nnz));
-    int low = max(0, diagonal - nnz), high = min(diagonal, rows);
-    while (low < high) {
-        const int middle = low + (high - low) / 2;
-        if (__ldg(row_ptr + middle + 1) <= diagonal - middle - 1) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    tile_row[tile] = low;
+// Row r takes the path's steps from row_ptr[r] + r on: it writes down the tiles that start there.
+// A search for every tile's start would read less and wait longer.
+__global__ __launch_bounds__(256) void split_path(int* __restrict__ tile_row,
+                                                  const int* __restrict__ row_ptr, int rows) {
+    const int row = blockIdx.x * 256 + threadIdx.x;
+    if (row >= rows) return;
+    const int from = __ldg(row_ptr + row) + row;
+    const int to = __ldg(row_ptr + row + 1) + row + 1;
+    for (int tile = (from + kTile - 1) / kTile; tile * kTile < to; ++tile) tile_row[tile] = row;
 }
 
-__global__ __launch_bounds__(THREADS) void walk_path(
+__global__ __launch_bounds__(THREADS) void sum_tiles(
     elem_t* __restrict__ y, const int* __restrict__ row_ptr, const int* __restrict__ col_idx,
     const elem_t* __restrict__ values, const elem_t* __restrict__ x,
     const int* __restrict__ tile_row, int* __restrict__ carry_row, float* __restrict__ carry_sum,
     int rows, int nnz) {
     // Products first, then the ends of the rows met, counted from the tile's first entry.
     __shared__ int words[kTile + 1];
-    __shared__ float warp_carry[THREADS / 32];
-    __shared__ bool warp_closed[THREADS / 32];
-    const int row0 = tile_row[blockIdx.x];
-    const int row1 = tile_row[blockIdx.x + 1];
+    __shared__ int waiting[kTile / kPatience + 1];
+    __shared__ int waiting_count;
     const long long path = 0LL + rows + nnz;
     const long long start = static_cast<long long>(blockIdx.x) * kTile;
-    const int length = static_cast<int>(min(start + kTile, path) - start);
-    const int entry0 = static_cast<int>(start - row0);
+    const long long stop = min(start + kTile, path);
+    const int row0 = __ldg(tile_row + blockIdx.x);
+    const int row1 = stop < path ? __ldg(tile_row + blockIdx.x + 1) : rows;
+    if (threadIdx.x == 0) waiting_count = 0;
     const int row_count = row1 - row0;
-    const int entry_count = length - row_count;
+    const int entry0 = static_cast<int>(start - row0);
+    const int entry_count = static_cast<int>(stop - start) - row_count;
 
     int col[IPT];
     float value[IPT], factor[IPT];
@@ -86,8 +81,8 @@ __global__ __launch_bounds__(THREADS) void walk_path(
     }
     int* ends = words + entry_count;
     for (int r = threadIdx.x; r <= row_count; r += THREADS) {
-        // The row left open at the tile's end goes on beyond every entry of the tile.
-        ends[r] = r < row_count ? __ldg(row_ptr + row0 + r + 1) - entry0 : kTile + 1;
+        // The last one is the row that the tile leaves open.
+        ends[r] = r < row_count ? __ldg(row_ptr + row0 + r + 1) - entry0 : entry_count;
     }
 #pragma unroll
     for (int u = 0; u < IPT; ++u) {
@@ -101,92 +96,80 @@ __global__ __launch_bounds__(THREADS) void walk_path(
     }
     __syncthreads();
 
-    const int diagonal = min(static_cast<int>(threadIdx.x) * IPT, length);
-    int low = max(0, diagonal - entry_count), high = min(diagonal, row_count);
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (ends[middle] <= diagonal - middle - 1) {
-            low = middle + 1;
+    const auto finish = [&](int r, float sum) {
+        if (r < row_count) {
+            y[row0 + r] = sum;
         } else {
-            high = middle;
+            carry_row[blockIdx.x] = row0 + r;
+            carry_sum[blockIdx.x] = sum;
         }
-    }
-    const int first_row = low;
-    int r = low;
-    int k = diagonal - low;
-    int row_end = ends[r];
-    float sum = 0.0f, first_sum = 0.0f;
-#pragma unroll
-    for (int step = 0; step < IPT; ++step) {
-        if (diagonal + step < length) {
-            if (k < row_end) {
-                sum += __int_as_float(words[k]);
-                ++k;
+    };
+    // As many lanes a row as the tile's rows leave: a power of two, at most a warp.
+    const int spare = min(THREADS / (row_count + 1), 32);
+    const int lanes_log2 = spare > 0 ? 31 - __clz(spare) : 0;
+    const int lanes = 1 << lanes_log2;
+    const int lane = threadIdx.x & (lanes - 1);
+    const int groups = THREADS >> lanes_log2;
+    for (int base = 0; base <= row_count; base += groups) {
+        const int r = base + (threadIdx.x >> lanes_log2);
+        float sum = 0.0f;
+        bool mine = r <= row_count;
+        if (mine) {
+            const int from = r > 0 ? ends[r - 1] : 0;
+            const int to = ends[r];
+            if (lanes < 32 && to - from > kPatience * lanes) {
+                mine = false;
+                if (lane == 0) waiting[atomicAdd(&waiting_count, 1)] = r;
             } else {
-                if (r == first_row) {
-                    first_sum = sum;
-                } else {
-                    y[row0 + r] = sum;
-                }
-                sum = 0.0f;
-                row_end = ends[++r];
+                for (int k = from + lane; k < to; k += lanes) sum += __int_as_float(words[k]);
             }
         }
-    }
-
-    // What earlier threads left open belongs to this thread's first row: a scan that restarts at
-    // every thread that closed a row.
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const bool closes = r != first_row;
-    bool closed = closes;
-    float carry = sum;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const float before = __shfl_up_sync(kFullWarp, carry, d);
-        const bool before_closed = __shfl_up_sync(kFullWarp, static_cast<int>(closed), d);
-        if (lane >= d) {
-            if (!closed) carry += before;
-            closed = closed || before_closed;
-        }
-    }
-    if (lane == 31) {
-        warp_carry[warp] = carry;
-        warp_closed[warp] = closed;
+        for (int d = lanes / 2; d > 0; d /= 2) sum += __shfl_xor_sync(kFullWarp, sum, d);
+        if (mine && lane == 0) finish(r, sum);
     }
     __syncthreads();
-    float into_warp = 0.0f;
-    for (int w = warp - 1; w >= 0; --w) {
-        into_warp += warp_carry[w];
-        if (warp_closed[w]) break;
-    }
-    float into_thread = __shfl_up_sync(kFullWarp, carry, 1);
-    const bool closed_before = __shfl_up_sync(kFullWarp, static_cast<int>(closed), 1);
-    if (lane == 0) into_thread = 0.0f;
-    if (lane == 0 || !closed_before) into_thread += into_warp;
-    if (closes) y[row0 + first_row] = first_sum + into_thread;
-    if (threadIdx.x == THREADS - 1) {
-        carry_row[blockIdx.x] = row1;
-        carry_sum[blockIdx.x] = closed ? carry : carry + into_warp;
+    for (int w = threadIdx.x / 32; w < waiting_count; w += THREADS / 32) {
+        const int r = waiting[w];
+        const int from = r > 0 ? ends[r - 1] : 0;
+        const int to = ends[r];
+        float sum = 0.0f;
+#pragma unroll 4
+        for (int k = from + threadIdx.x % 32; k < to; k += 32) sum += __int_as_float(words[k]);
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0) finish(r, sum);
     }
 }
 
-// One warp a tile; the first of the tiles that left the same row open adds for all of them.
+// A lane a tile. The first of the tiles that left the same row open adds for all of them, in their
+// order; the whole warp follows a row that goes on beyond its own tiles.
 __global__ __launch_bounds__(256) void add_carries(elem_t* __restrict__ y,
                                                    const int* __restrict__ carry_row,
                                                    const float* __restrict__ carry_sum, int rows,
                                                    int tiles) {
-    const int tile = blockIdx.x * 8 + threadIdx.x / 32;
+    const int tile = blockIdx.x * 256 + threadIdx.x;
     const int lane = threadIdx.x % 32;
-    if (tile >= tiles) return;
-    const int row = carry_row[tile];
-    if (row >= rows || (tile > 0 && carry_row[tile - 1] == row)) return;
-    float sum = 0.0f;
-    for (int base = tile;; base += 32) {
-        const int t = base + lane;
-        const bool same = t < tiles && carry_row[t] == row;
-        if (same) sum += carry_sum[t];
-        if (!__all_sync(kFullWarp, same)) break;
+    const int row = tile < tiles ? carry_row[tile] : rows;
+    float sum = tile < tiles ? carry_sum[tile] : 0.0f;
+    const int row_before = tile > 0 && tile < tiles ? carry_row[tile - 1] : -1;
+    // Rows never decrease along the tiles, so equal rows are neighbours.
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const float other = __shfl_down_sync(kFullWarp, sum, d);
+        const int other_row = __shfl_down_sync(kFullWarp, row, d);
+        if (lane + d < 32 && other_row == row) sum += other;
     }
-    sum = warp_sum(sum);
-    if (lane == 0) y[row] += sum;
+    const bool first = row != row_before;
+    const int last_row = __shfl_sync(kFullWarp, row, 31);
+    if (last_row < rows && __any_sync(kFullWarp, first && row == last_row)) {
+        float beyond = 0.0f;
+        for (int base = tile - lane + 32;; base += 32) {
+            const int t = base + lane;
+            const bool same = t < tiles && carry_row[t] == last_row;
+            if (same) beyond += carry_sum[t];
+            if (!__all_sync(kFullWarp, same)) break;
+        }
+        beyond = warp_sum(beyond);
+        if (row == last_row) sum += beyond;
+    }
+    if (first && row < rows) y[row] += sum;
 }

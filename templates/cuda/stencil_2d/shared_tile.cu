@@ -32,16 +32,27 @@ __global__ __launch_bounds__(TILE_X * BLOCK_Y) void stencil_2d(elem_t* __restric
     // A loop, because the grid's second axis is too short for a very tall array.
     for (long long top = static_cast<long long>(blockIdx.y) * kTileY; top < nx;
          top += static_cast<long long>(gridDim.y) * kTileY) {
+        // Everything is asked for before anything is waited for.
+        elem_t cell[ROWS + 1];
 #pragma unroll
         for (int s = 0; s < ROWS + 1; ++s) {
             const int r = threadIdx.y + s * BLOCK_Y;
             const long long i = top - 1 + r;
-            if (r < kTileY + 2 && i >= 0 && i < nx) {
-                const elem_t* row = src + i * ny;
-                if (j < ny) tile[r][c + 1] = __ldg(row + j);
-                if (c == 0 && j > 0) tile[r][0] = __ldg(row + j - 1);
-                if (c == TILE_X - 1 && j + 1 < ny) tile[r][TILE_X + 1] = __ldg(row + j + 1);
-            }
+            const bool in = r < kTileY + 2 && i >= 0 && i < nx && j < ny;
+            cell[s] = in ? __ldg(src + i * ny + j) : elem_t(0);
+        }
+        for (int t = threadIdx.y * TILE_X + c; t < 2 * (kTileY + 2); t += TILE_X * BLOCK_Y) {
+            const int r = t / 2;
+            const int side = t % 2 == 0 ? 0 : TILE_X + 1;
+            const long long i = top - 1 + r;
+            const long long at = j - c + side - 1;
+            const bool in = i >= 0 && i < nx && at >= 0 && at < ny;
+            tile[r][side] = in ? __ldg(src + i * ny + at) : elem_t(0);
+        }
+#pragma unroll
+        for (int s = 0; s < ROWS + 1; ++s) {
+            const int r = threadIdx.y + s * BLOCK_Y;
+            if (r < kTileY + 2) tile[r][c + 1] = cell[s];
         }
         __syncthreads();
 #pragma unroll
