@@ -269,11 +269,12 @@ class ParamSearch:
     @property
     def is_exhausted(self) -> bool:
         """Tell whether every valid combination has been told."""
-        return self._open is not None and not self._open.any() and not self._pending_or_skipped
+        return self.is_dry and not self._pending and not self._skipped
 
     @property
-    def _pending_or_skipped(self) -> bool:
-        return bool(self._pending or self._skipped)
+    def is_dry(self) -> bool:
+        """Tell whether there is nothing to ask for, but for what others have claimed."""
+        return self._open is not None and not self._open.any()
 
     @property
     def told(self) -> int:
@@ -320,7 +321,7 @@ class ParamSearch:
         return found
 
     def _next(self) -> Point | None:
-        if self._open is not None and not self._open.any():
+        if self.is_dry:
             return None
         self._picked = None
         trial = self._study.ask(self._distributions)
