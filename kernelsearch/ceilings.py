@@ -29,9 +29,7 @@ def with_ceilings(
     path = folder / f"ceilings-{device.key}.json"
     measured = _read(path)
     if measured is None:
-        measured = {
-            k: float(v) for k, v in measure().items() if math.isfinite(float(v)) and v > 0
-        }
+        measured = {k: float(v) for k, v in measure().items() if math.isfinite(float(v)) and v > 0}
         _write(path, device, measured)
     return replace(device, ceilings={**device.ceilings, **measured})
 

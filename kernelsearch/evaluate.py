@@ -1,7 +1,7 @@
 """The straight path of one candidate: compile, verify, measure. The one catcher of its failures.
 
-Whatever a candidate does wrong becomes an ``Evaluation`` with a status and evidence. What is not its
-fault (``WorkerError``) is tried again, and then recorded as an infrastructure error.
+Whatever a candidate does wrong becomes an ``Evaluation`` with a status and evidence. What is not
+its fault (``WorkerError``) is tried again, and then recorded as an infrastructure error.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from kernelsearch.cases import Case, CaseStore
+from kernelsearch.cases import Case, CaseStore, Stage, timing_cases, verification_cases
 from kernelsearch.errors import CandidateError, CheatedError, RejectedError, WorkerError
+from kernelsearch.measure import compare_interleaved
 from kernelsearch.operator import Operator, Workload
 from kernelsearch.protocols import Runner
 from kernelsearch.records import (
@@ -23,6 +24,7 @@ from kernelsearch.records import (
     Device,
     Evaluation,
     KernelFacts,
+    KernelStep,
     LaunchPlan,
     Params,
     Status,
@@ -30,14 +32,16 @@ from kernelsearch.records import (
     TimeRequest,
     Timing,
     TimingSettings,
+    Verdict,
     digest,
 )
 from kernelsearch.sol import floor_us, sol_us
 from kernelsearch.variant import Variant
-from kernelsearch.verify import Verifier, check_touched
+from kernelsearch.verify import check_capture, plan_maker, verify
 
 ATTEMPTS = 3
-SETS = 2
+# Sinks of timed calls; verification uses the slots below.
+CAPTURE_SLOT = 8
 LOAD_DEADLINE_S = 60.0
 # Times between the floor and this fraction of speed of light are taken again before they count.
 SUSPICIOUS = 0.97
@@ -55,23 +59,22 @@ class Bound:
     @property
     def identity(self) -> str:
         """Hash of machine code and launch plans: equal identities are one candidate."""
-        symbols = self.binary.symbols
-        plans = [
-            (key, [(symbols.get(getattr(s, "kernel", ""), ""), replace(s, kernel=""))
-                   if hasattr(s, "kernel") else s for s in plan.steps],
-             plan.workspaces, plan.tensormaps)
-            for key, plan in self.plans.items()
-        ]  # fmt: skip
-        order = {name: i for i, name in enumerate(symbols.values())}
-        text = repr(plans)
-        for name, i in order.items():
-            text = text.replace(repr(name), f"kernel{i}")
-        return digest(self.binary.code_hash, text)
+        names = {name: f"kernel{i}" for i, name in enumerate(self.binary.symbols)}
+        plans = {key: _renamed(plan, names) for key, plan in self.plans.items()}
+        return digest(self.binary.code_hash, repr(sorted(plans.items())))
+
+
+def _renamed(plan: LaunchPlan, names: Mapping[str, str]) -> LaunchPlan:
+    """Return the plan with kernels called by their place, as names differ where code does not."""
+    steps = tuple(
+        replace(s, kernel=names[s.kernel]) if isinstance(s, KernelStep) else s for s in plan.steps
+    )
+    return replace(plan, steps=steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds a stage may take before the worker is killed; data volume and slowness extend them."""
+    """Seconds a stage may take before the worker is killed; the volume of data extends them."""
 
     run_s: float = 10.0
     time_s: float = 20.0
@@ -86,7 +89,6 @@ class Evaluator:
         device: facts and ceilings.
         runner: where candidates run.
         cases: inputs and references.
-        verifier: the cascade of checks.
         timing: how carefully to time.
         settings_key: identity of the settings, stored with every evaluation.
         seed: of the timing order.
@@ -94,14 +96,18 @@ class Evaluator:
 
     def __init__(
         self, operator: Operator, dtype: str, workloads: Sequence[Workload], device: Device,
-        runner: Runner, cases: CaseStore, verifier: Verifier, timing: TimingSettings,
-        settings_key: str = "", seed: int = 0,
+        runner: Runner, cases: CaseStore, timing: TimingSettings, settings_key: str = "",
+        seed: int = 0,
     ) -> None:  # fmt: skip
         self.operator, self.dtype, self.workloads = operator, dtype, tuple(workloads)
         self.device, self.runner, self.cases = device, runner, cases
-        self.verifier, self.timing = verifier, timing
-        self.settings_key, self.seed = settings_key, seed
+        self.timing, self.settings_key, self.seed = timing, settings_key, seed
         self.deadlines = Deadlines()
+        stages = verification_cases(operator, dtype, self.workloads, device.target, seed)
+        # The tuned sizes are the dear ones: timed calls are checked there anyway, and whoever wins
+        # is verified on them in full before it counts.
+        self.first_stages = tuple(s for s in stages if s.name != "tuned")
+        self.last_stages = tuple(s for s in stages if s.name == "tuned")
 
     # --- before the device -------------------------------------------------------------------
 
@@ -216,36 +222,53 @@ class Evaluator:
         self, bound: Bound, incumbent: Bound | None, workload: Workload,
         settings: TimingSettings, seed: int,
     ) -> TimeReport:  # fmt: skip
-        cases = self.cases.tuned_sets(workload, SETS)
-        captures = tuple(self.cases.capture_buffers(cases[0], i)
-                         for i in range(settings.verify_calls))  # fmt: skip
+        cases = [
+            self.cases.case(self.operator, spec.workload, self.dtype, spec.seed)
+            for spec in timing_cases(workload, self.seed)
+        ]
+        sinks = [self.cases.sink(cases[0], CAPTURE_SLOT + i) for i in range(settings.verify_calls)]
+        for sink in sinks:
+            sink.poison(cases[0].rows)
         contenders = [Contender(bound.binary.key, bound.plans[workload.key])]
         if incumbent is not None:
             contenders.append(Contender(incumbent.binary.key, incumbent.plans[workload.key]))
+        spare = self.cases.sink(cases[0], CAPTURE_SLOT - 1)
         request = TimeRequest(
             contenders=tuple(contenders),
-            sets=tuple(self.cases.buffers(c) for c in cases),
-            captures=captures, settings=settings, seed=seed,
+            sets=tuple(c.buffers(spare) for c in cases),
+            captures=tuple(cases[0].buffers(s) for s in sinks), settings=settings, seed=seed,
         )  # fmt: skip
         report = self.runner.time(request, self._time_deadline(cases[0], settings))
-        check_touched(report.corrupted_guards, report.modified_inputs, cases[0])
-        if len(report.captured_sets) != len(captures):
+        if len(report.captured_sets) != len(sinks) or any(
+            not 0 <= i < len(cases) for i in report.captured_sets
+        ):
             raise WorkerError(
-                f"the worker captured {len(report.captured_sets)} of {len(captures)} outputs"
+                f"the worker captured sets {report.captured_sets} of {len(sinks)} timed calls on "
+                f"{len(cases)} sets"
             )
-        for buffers, index in zip(captures, report.captured_sets, strict=True):
-            if not 0 <= index < len(cases):
-                raise WorkerError(f"the worker names input set {index} of {len(cases)}")
-            self.verifier.check_capture(cases[index], buffers)
+        check_capture(cases, report, [s.arrays for s in sinks])
         return report
 
     def _time_deadline(self, case: Case, settings: TimingSettings) -> float:
         data = 4 * case.nbytes / self.deadlines.bytes_per_s
         return self.deadlines.time_s + 4 * settings.budget_s + data
 
-    def run_deadline(self, case: Case) -> float:
-        """Return the deadline of one verification run on a case, seconds."""
-        return self.deadlines.run_s + case.nbytes / self.deadlines.bytes_per_s
+    def verify(
+        self, variant: Variant, params: Params, binary: Binary, stages: Sequence[Stage]
+    ) -> tuple[str, ...]:
+        """Take a loaded binary through verification stages; return the cases that passed."""
+        make = plan_maker(variant, params, self.operator, self.device.facts, self.dtype)
+        most = max((_data_bytes(self.operator, spec.workload, self.dtype)
+                    for stage in stages for spec in stage.specs), default=0)  # fmt: skip
+        deadline = self.deadlines.run_s + most / self.deadlines.bytes_per_s
+        report = verify(
+            self.runner, binary.key, make, stages, self.operator, self.dtype, self.cases, deadline
+        )
+        return report.verified
+
+
+def _data_bytes(operator: Operator, workload: Workload, dtype: str) -> float:
+    return operator.cost(workload, dtype)[1]
 
 
 class _Path:
@@ -270,13 +293,20 @@ class _Path:
         self.stages["compile_cpu"] = compiled.compile_s
         self._next("verify")
         owner.runner.load(compiled, LOAD_DEADLINE_S)
-        self.verified = owner.verifier.verify(
-            owner.runner, compiled.key, self.variant, self.params, owner.run_deadline
-        )
+        self.verified = owner.verify(self.variant, self.params, compiled, owner.first_stages)
         self._next("measure")
         timings = owner.measure(self.bound, self.incumbent)
+        if self._wins(timings):
+            self._next("verify_winner")
+            more = owner.verify(self.variant, self.params, compiled, owner.last_stages)
+            self.verified = (*self.verified, *more)
         self._next("done")
         return self._evaluation(Status.OK, "", {}, timings)
+
+    def _wins(self, timings: tuple[Timing, ...]) -> bool:
+        if self.incumbent is None:
+            return True
+        return compare_interleaved(timings).verdict is Verdict.FASTER
 
     def failed(self, error: CandidateError) -> Evaluation:
         stage = self._stage

@@ -16,7 +16,8 @@ class Progress:
         phase: ``baseline``, ``search``, ``confirm`` or ``done``.
         candidates: evaluations recorded so far (in this study, all runs).
         statuses: how many of each status.
-        best_speedup: over the baseline; ``best_us``: geometric mean of times; ``best_variant``: name.
+        best_speedup: over the baseline; ``best_us``: geometric mean of times.
+        best_variant: its name.
         sol_fraction: speed of light / best time, geometric mean over the workloads.
         elapsed_s: since this run began; ``per_minute``: candidates of this run a minute.
         budget: what is left, for people.

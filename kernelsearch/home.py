@@ -1,4 +1,4 @@
-"""Where this user's studies, compiler caches and locks live: ``KERNELSEARCH_HOME`` or the XDG cache."""
+"""Where a user's studies, compiler caches and locks live: ``KERNELSEARCH_HOME`` or the XDG cache."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def home() -> Path:
 
 
 def studies_folder() -> Path:
+    """Return the folder that studies are created in by default."""
     return home() / "studies"
 
 
@@ -28,6 +29,7 @@ def cache_folder() -> Path:
 
 
 def lock_path(device_key: str) -> Path:
+    """Return the lock file of a device."""
     return home() / "locks" / f"{device_key}.lock"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -151,6 +151,8 @@ class Operator:
         checks: conditions on sizes (expressions) that every workload must meet.
         derived: symbols that the inputs determine (``nnz``): not chosen by a caller.
         specification: ``independent`` reference, or ``original`` where the naive code is the spec.
+        sources: by target, texts of variant files that come with the operator itself.
+        path: the file it was loaded from.
     """
 
     name: str
@@ -173,6 +175,7 @@ class Operator:
     checks: tuple[str, ...] = ()
     derived: tuple[str, ...] = ()
     specification: str = "independent"
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     path: Path | None = None
 
     def __post_init__(self) -> None:
@@ -182,6 +185,35 @@ class Operator:
             )
         self._check_arguments()
         self._check_workloads()
+
+    @staticmethod
+    def from_python(
+        function: Callable[..., Any],
+        arguments: Sequence[Tensor | Scalar],
+        workloads: Mapping[str, Sequence[Workload | Mapping[str, int]]],
+        **options: Any,
+    ) -> Operator:
+        """Make an operator from a Python function with loops (plain or Numba), its naive variant.
+
+        Args:
+            function: writes its outputs in place; its parameters are named after the tensors, size
+                symbols and scalars.
+            arguments: tensors and scalars, as for ``Operator``.
+            workloads: named sets of workloads, or of mappings of sizes.
+            **options: ``name``, ``reference`` (default: the function itself in float64; results
+                then say that the original is the specification), ``generate``, ``error``,
+                ``flops``, ``dtypes``.
+
+        Raises:
+            OperatorError: a parameter is unknown, or the source cannot be read.
+        """
+        from kernelsearch.from_python import operator_from_python
+
+        return operator_from_python(function, arguments, workloads, **options)
+
+    def with_sources(self, sources: Mapping[str, tuple[str, ...]]) -> Operator:
+        """Return the operator with variant files (as text) of its own."""
+        return replace(self, sources=sources)
 
     def _check_arguments(self) -> None:
         names = [a.name for a in self.arguments]

@@ -30,8 +30,15 @@ from kernelsearch.variant import Variant
 class Target(Protocol):
     """A device family. ``compile`` may run in any process, also where there is no device."""
 
-    name: str
-    device: Device
+    @property
+    def name(self) -> str:
+        """``cuda`` or ``cpu``: also the language of the variants it takes."""
+        ...
+
+    @property
+    def device(self) -> Device:
+        """Known without running anything."""
+        ...
 
     def compile(self, job: CompileJob) -> Binary:
         """Compile one candidate.
@@ -68,6 +75,10 @@ class Executable(Protocol):
 
     def time(self, request: TimeRequest) -> TimeReport:
         """Time one or two binaries, interleaved, on rotating inputs."""
+        ...
+
+    def ceilings(self) -> Mapping[str, float]:
+        """Measure the device's rates (``dram_gbps``, ``l2_gbps``, ``fp32_tflops``, ...)."""
         ...
 
     def close(self) -> None: ...
@@ -128,7 +139,8 @@ class ProposalRequest:
 class Proposer(Protocol):
     """Yields new variants from a parent. Pure of I/O, except for the call to a model."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def propose(self, request: ProposalRequest) -> Sequence[Proposal]: ...
 
@@ -152,7 +164,8 @@ class Node:
 class Selector(Protocol):
     """Picks parents among a study's variants."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def select(self, nodes: Sequence[Node], count: int, seed: int) -> list[str]:
         """Return up to ``count`` variant hashes, best choice first; [] if nothing can be picked."""

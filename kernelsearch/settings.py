@@ -1,4 +1,4 @@
-"""What a study is asked to do: settings that are stored once and compared on resume, and study files."""
+"""What a study is asked to do: settings, stored once and compared on resume, and study files."""
 
 from __future__ import annotations
 

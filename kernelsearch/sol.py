@@ -1,8 +1,8 @@
 """Speed of light and the floor under it: what a device allows for a workload at the very best.
 
-Speed of light is max(bytes / bandwidth, operations / rate) with measured ceilings: a target to reach.
-The floor uses only what must happen (compulsory reads at peak bandwidth, operations at peak rate) with
-a margin: a time below it is impossible, so whoever shows one has cheated.
+Speed of light is max(bytes / bandwidth, operations / rate) with measured ceilings: a target to
+reach. The floor uses only what must happen (compulsory reads at peak bandwidth, operations at peak
+rate) with a margin: a time below it is impossible, so whoever shows one has cheated.
 """
 
 from __future__ import annotations
@@ -48,17 +48,13 @@ def floor_us(
     ceilings = dict(device.ceilings)
     if "l2_gbps" not in ceilings and "dram_gbps" in ceilings:
         ceilings["l2_gbps"] = CACHE_FACTOR * ceilings["dram_gbps"]
-    peak = {
-        k: max(v, float(device.ceilings.get("peak_" + k, 0))) for k, v in ceilings.items()
-    }
+    peak = {k: max(v, float(device.ceilings.get("peak_" + k, 0))) for k, v in ceilings.items()}
     scaled = Device(device.target, device.name, device.arch, device.facts, device.driver, peak)
     times = _times(flops, compulsory, scaled, rate_name(dtype, operator.precision), bandwidth)
     return FLOOR_MARGIN * max(times) if times else None
 
 
-def _times(
-    flops: float, traffic: float, device: Device, rate: str, bandwidth: str
-) -> list[float]:
+def _times(flops: float, traffic: float, device: Device, rate: str, bandwidth: str) -> list[float]:
     times = []
     if device.ceilings.get(bandwidth):
         times.append(traffic / (device.ceilings[bandwidth] * 1e3))

@@ -1,7 +1,7 @@
-"""Decide what is evaluated next: a first look at every variant, then tuning and new structures in turn.
+"""Decide what comes next: a first look at every variant, then tuning and new structures in turn.
 
-Pure bookkeeping. The study tells it what variants there are, how good they are and how many of their
-candidates have been tried; it answers with a decision, and the study acts on it.
+Pure bookkeeping. The study tells it what variants there are, how good they are and how many of
+their candidates have been tried; it answers with a decision, and the study acts on it.
 """
 
 from __future__ import annotations

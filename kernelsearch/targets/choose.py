@@ -26,22 +26,22 @@ def choose_target(name: str, cache: Path, arch: str | None = None) -> Target:
     if name not in NAMES:
         raise UnknownNameError("target", name, NAMES)
     if name == "cpu":
-        return _cpu(cache)
+        return _cpu()
     if name == "cuda":
         return _cuda(cache, arch)
     try:
         return _cuda(cache, arch)
     except (TargetUnavailableError, MissingExtraError):
-        return _cpu(cache)
+        return _cpu()
 
 
-def _cpu(cache: Path) -> Target:
+def _cpu() -> Target:
     from kernelsearch.targets.cpu import CpuTarget
 
-    return CpuTarget(cache)
+    return CpuTarget()
 
 
 def _cuda(cache: Path, arch: str | None) -> Target:
     from kernelsearch.targets.cuda import CudaTarget
 
-    return CudaTarget(cache=cache, arch=arch)
+    return CudaTarget(arch=arch, cache_folder=cache)

@@ -1,0 +1,7 @@
+"""The command line. ``main`` turns every error of ours into a sentence and an exit code."""
+
+from __future__ import annotations
+
+from kernelsearch.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,101 @@
+"""``show``: what a study knows, with the winner's source."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kernelsearch import codec
+from kernelsearch.archive import Archive
+from kernelsearch.cli.app import JsonFlag, app
+from kernelsearch.cli.console import emit_json, microseconds, out, ratio, table
+from kernelsearch.cli.results import print_result
+from kernelsearch.cli.studies import find_study
+from kernelsearch.errors import UnknownNameError
+from kernelsearch.records import Evaluation, geometric_mean
+from kernelsearch.study import StoredStudy
+
+
+@app.command()
+def show(
+    study: Annotated[str, typer.Argument(help="Folder or name of a study.")],
+    variant: Annotated[str | None, typer.Option(
+        help="Show this variant (name or hash) instead of the winner.")] = None,
+    source: Annotated[bool, typer.Option("--source", help="Print the source only.")] = False,
+    top: Annotated[int, typer.Option(help="How many variants to list.")] = 10,
+    json_: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Show what a study found."""
+    with StoredStudy(find_study(study)) as stored:
+        archive, result = stored.archive, stored.result()
+        chosen = _variant(archive, variant) if variant else (result.variant if result else None)
+        if chosen is None:
+            best = archive.best()
+            chosen = best.candidate.variant if best is not None else None
+        if json_:
+            emit_json({
+                "settings": stored.settings.to_json(),
+                "result": result.to_json() if result else None,
+                "statuses": archive.statuses(),
+                "variants": [_row(archive, v.hash) for v in archive.variants()],
+                "source": archive.variant(chosen).source if chosen else None,
+            })  # fmt: skip
+            return
+        if source:
+            if chosen is not None:
+                out.print(archive.variant(chosen).source, markup=False, highlight=False)
+            return
+        if result is not None:
+            print_result(result)
+        else:
+            out.print("no confirmed result yet", highlight=False)
+        _list(archive, top)
+        if variant and chosen:
+            _evaluations(archive.evaluations_of(chosen))
+
+
+def _variant(archive: Archive, text: str) -> str:
+    for record in archive.variants():
+        if text in (record.name, record.hash):
+            return record.hash
+    raise UnknownNameError("variant", text, [v.name for v in archive.variants()])
+
+
+def _row(archive: Archive, hash_: str) -> dict[str, Any]:
+    record, best = archive.variant(hash_), archive.best_of(hash_)
+    return {
+        "hash": hash_, "name": record.name, "parent": record.parent, "proposer": record.proposer,
+        "mutation": record.mutation, "rationale": record.rationale,
+        "candidates": len(archive.evaluations_of(hash_)),
+        "speedup": archive.objective(best) if best else None,
+        "best": codec.to_json(best) if best else None,
+    }  # fmt: skip
+
+
+def _list(archive: Archive, top: int) -> None:
+    rows = table("variants", "variant", "by", ">candidates", ">best", ">speed-up", "params")
+    ranked = sorted(
+        archive.variants(),
+        key=lambda v: -(archive.objective(b) or 0.0) if (b := archive.best_of(v.hash)) else 0.0,
+    )
+    for record in ranked[:top]:
+        best = archive.best_of(record.hash)
+        params = " ".join(f"{k}={v}" for k, v in best.candidate.params) if best else ""
+        time = geometric_mean(list(best.times_us().values())) if best else None
+        rows.add_row(
+            record.name, record.proposer, str(len(archive.evaluations_of(record.hash))),
+            microseconds(time), ratio(archive.objective(best) if best else None), params,
+        )  # fmt: skip
+    out.print(rows)
+
+
+def _evaluations(evaluations: list[Evaluation]) -> None:
+    rows = table("candidates", "params", "status", ">time", "what happened")
+    for evaluation in evaluations:
+        params = " ".join(f"{k}={v}" for k, v in evaluation.candidate.params)
+        times = list(evaluation.times_us().values())
+        rows.add_row(params, str(evaluation.status),
+                     microseconds(geometric_mean(times)) if times else "-",
+                     evaluation.message.splitlines()[0] if evaluation.message else "")  # fmt: skip
+    out.print(rows)

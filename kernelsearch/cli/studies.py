@@ -1,0 +1,74 @@
+"""Find and open stored studies for commands that name one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelsearch.cli.trust import require_trust
+from kernelsearch.errors import StudyError, UnknownNameError
+from kernelsearch.home import cache_folder, studies_folder
+from kernelsearch.operator import Operator
+from kernelsearch.operators_io import find_operator, load_operator
+from kernelsearch.protocols import Target
+from kernelsearch.settings import StudySettings
+from kernelsearch.study import Study, read_study
+from kernelsearch.targets.choose import choose_target
+from kernelsearch.user_data import with_data
+
+
+def study_folders() -> list[Path]:
+    """Return the folders of stored studies, latest change first."""
+    folder = studies_folder()
+    if not folder.is_dir():
+        return []
+    found = [p for p in folder.iterdir() if _is_study(p)]
+    return sorted(found, key=lambda p: -p.stat().st_mtime)
+
+
+def _is_study(path: Path) -> bool:
+    return (path / "study.db").is_file() or (path / "study.journal.ledger").exists()
+
+
+def find_study(text: str) -> Path:
+    """Return the folder of a study given by folder or by (a beginning of its) name.
+
+    Raises:
+        StudyError: the name is ambiguous. UnknownNameError: there is no such study.
+    """
+    path = Path(text).expanduser()
+    if path.is_dir() and _is_study(path):
+        return path.absolute()
+    known = study_folders()
+    named = [p for p in known if p.name.startswith(text)]
+    exact = [p for p in named if p.name == text]
+    if len(exact or named) == 1:
+        return (exact or named)[0]
+    if named:
+        raise StudyError(f"{text!r} may be any of {', '.join(p.name for p in named)}; say more")
+    raise UnknownNameError(
+        "study", text, [p.name for p in known], "(see `kernelsearch list --studies`)"
+    )
+
+
+def study_operator(folder: Path, trust: bool) -> tuple[Operator, StudySettings]:
+    """Return the operator and the settings of a stored study.
+
+    Raises:
+        StudyError: it needs an operator that is not there any more.
+    """
+    ledger, stored = read_study(folder)
+    ledger.close()
+    settings = StudySettings.from_json(stored["settings"])
+    path = find_operator(settings.operator)
+    require_trust(path, trust)
+    operator = load_operator(path)
+    if settings.data:
+        operator = with_data(operator, Path(settings.data))
+    return operator, settings
+
+
+def open_study(folder: Path, trust: bool, target: Target | None = None) -> Study:
+    """Open a stored study on this machine's device."""
+    operator, settings = study_operator(folder, trust)
+    target = target or choose_target(settings.target, cache_folder())
+    return Study.load(folder, operator, target.device)
