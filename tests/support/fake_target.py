@@ -21,6 +21,7 @@ from kernelsearch import errors
 from kernelsearch.measure import sample
 from kernelsearch.records import (
     Binary,
+    BufferSpec,
     CompileJob,
     Device,
     KernelFacts,
@@ -150,25 +151,14 @@ class FakeExecutable:
 
     def run(self, request: RunRequest) -> RunReport:
         words = act(self._loaded[request.binary].get("run", ""))
-        inputs = [b.source for b in request.buffers if b.source is not None]
-        for buffer in request.buffers:
-            if buffer.sink is None:
-                continue
-            contents = bytes([request.poison]) * buffer.nbytes
-            if inputs:
-                with attach(inputs[0], writable=False) as memory:
-                    start = inputs[0].offset % ALIGN
-                    contents = bytes(
-                        (v + 1) % 256 for v in memory[start : start + inputs[0].nbytes]
-                    )
-            with attach(buffer.sink, writable=True) as memory:
-                start = buffer.sink.offset % ALIGN
-                memory[start : start + len(contents)] = contents
+        _compute(request.buffers, request.poison)
         return RunReport(modified_inputs=words, elapsed_s=0.001)
 
     def time(self, request: TimeRequest) -> TimeReport:
         for contender in request.contenders:
             act(self._loaded[contender.binary].get("time", ""))
+        for capture in request.captures:
+            _compute(capture, 0)
         taken = sample(
             lambda who, calls: (10.0 + who) * calls, len(request.contenders), request.settings,
             request.seed,
@@ -180,5 +170,24 @@ class FakeExecutable:
             conditions={"load": 0.5},
         )  # fmt: skip
 
+    def ceilings(self) -> dict[str, float]:
+        return {"dram_gbps": 10.0}
+
     def close(self) -> None:
         self._loaded.clear()
+
+
+def _compute(buffers: tuple[BufferSpec, ...], poison: int) -> None:
+    """Write the first input plus one into every sink, or poison where there is no input."""
+    inputs = [b.source for b in buffers if b.source is not None]
+    for buffer in buffers:
+        if buffer.sink is None:
+            continue
+        contents = bytes([poison]) * buffer.nbytes
+        if inputs:
+            with attach(inputs[0], writable=False) as memory:
+                start = inputs[0].offset % ALIGN
+                contents = bytes((v + 1) % 256 for v in memory[start : start + inputs[0].nbytes])
+        with attach(buffer.sink, writable=True) as memory:
+            start = buffer.sink.offset % ALIGN
+            memory[start : start + len(contents)] = contents
