@@ -238,12 +238,12 @@ def _failure(job: CompileJob, kernel: str, text: str) -> CompileError:
     """Keep what helps: the reason, and the line of the user's file it is about."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     found = re.findall(rf'File "{re.escape(job.name)}", line (\d+)', text)
-    line = int(found[-1]) if found else None
+    line = int(found[0]) if found else None
     kept = []
     for row in text.splitlines():
         if row.startswith(("This error may have been caused", "For more information", "To see")):
             break
-        if row.strip() and not re.search(r"site-packages|^During: (resolving|lowering)", row):
+        if row.strip() and not re.search(r"site-packages|^During: |<source elided>|^Failed in nopython mode", row):
             kept.append(row.rstrip())
     log = "\n".join(kept)[:MAX_LOG]
     reason = next((r.strip() for r in kept if "pipeline (step" not in r), "does not compile")
