@@ -5,10 +5,10 @@ doc = "one block a row held in registers: one pass, one barrier, weight and bias
 dtypes = ["float32", "bfloat16"]
 requires = {arch = "sm_80"}
 [tunables]
-THREADS = [64, 128, 256, 512, 1024]
-VEC = [1, 2, 4, 8]
-ITEMS = [1, 2, 4, 8]
-AHEAD = [0, 1]
+THREADS = [512, 64, 128, 256, 1024]
+VEC = [4, 8, 2, 1]
+ITEMS = [2, 1, 4, 8]
+AHEAD = [1, 0]
 [constraints]
 block = "THREADS <= max_threads_per_block"
 widest = "VEC * elem_bytes <= 16"

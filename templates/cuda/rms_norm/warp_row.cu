@@ -5,9 +5,9 @@ doc = "one warp a row held in registers: no shared memory, no barrier, one pass 
 dtypes = ["float32", "bfloat16"]
 requires = {arch = "sm_80"}
 [tunables]
-WARPS = [1, 4, 8]
-VEC = [1, 2, 4, 8]
-ITEMS = [1, 2, 4, 8, 16, 32]
+WARPS = [4, 1, 8]
+VEC = [4, 8, 2, 1]
+ITEMS = [8, 1, 2, 4, 16, 32]
 [constraints]
 widest = "VEC * elem_bytes <= 16"
 registers = "VEC * ITEMS <= 128"

@@ -5,9 +5,9 @@ doc = "one block a row held in registers: maximum and sum are reduced together, 
 dtypes = ["float32", "bfloat16"]
 requires = {arch = "sm_80"}
 [tunables]
-THREADS = [64, 128, 256, 512, 1024]
-VEC = [1, 2, 4, 8]
-ITEMS = [1, 2, 4, 8, 16]
+THREADS = [512, 64, 128, 256, 1024]
+VEC = [4, 8, 1]
+ITEMS = [4, 1, 2, 8, 16]
 [constraints]
 block = "THREADS <= max_threads_per_block"
 widest = "VEC * elem_bytes <= 16"

@@ -5,9 +5,9 @@ doc = "persistent blocks: rows arrive by bulk copies in a shared-memory ring whi
 dtypes = ["float32", "bfloat16"]
 requires = {arch = "sm_90"}
 [tunables]
-THREADS = [128, 256, 512, 1024]
-ITEMS = [1, 2, 4, 8]
-STAGES = [2, 4]
+THREADS = [512, 128, 256, 1024]
+ITEMS = [4, 1, 2, 8]
+STAGES = [4, 2]
 BLOCKS_PER_SM = [1, 2, 4]
 [constraints]
 block = "THREADS <= max_threads_per_block"

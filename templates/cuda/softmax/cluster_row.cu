@@ -5,10 +5,10 @@ doc = "a cluster of blocks a row, joined through distributed shared memory: for 
 dtypes = ["float32", "bfloat16"]
 requires = {arch = "sm_90"}
 [tunables]
-CLUSTER = [2, 4, 8]
-THREADS = [128, 256, 512, 1024]
-VEC = [1, 2, 4, 8]
-ITEMS = [1, 2, 4, 8]
+CLUSTER = [4, 2, 8]
+THREADS = [256, 128, 512, 1024]
+VEC = [4, 8, 1]
+ITEMS = [4, 1, 2, 8]
 [constraints]
 block = "THREADS <= max_threads_per_block"
 widest = "VEC * elem_bytes <= 16"

@@ -5,9 +5,9 @@ doc = "one block a row of any length and alignment: running maximum and sum in o
 dtypes = ["float32", "bfloat16"]
 requires = {arch = "sm_80"}
 [tunables]
-THREADS = [128, 256, 512, 1024]
-VEC = [2, 4, 8]
-UNROLL = [1, 2, 4]
+THREADS = [512, 128, 256, 1024]
+VEC = [4, 8, 2]
+UNROLL = [2, 1, 4]
 [constraints]
 block = "THREADS <= max_threads_per_block"
 widest = "VEC * elem_bytes <= 16"

@@ -5,8 +5,8 @@ doc = "rows and entries split evenly along the merge path, so no row length can 
 dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
-THREADS = [128, 256, 512]
-IPT = [2, 4, 8, 16]
+THREADS = [512, 128, 256]
+IPT = [4, 2, 8, 16]
 [constraints]
 shared = "THREADS * IPT <= 4096 and THREADS * IPT >= 512"
 [domain]
@@ -32,6 +32,7 @@ block = ["256"]
 args = ["y", "carry_row", "carry_sum", "rows:i32", "ceildiv(rows + nnz, THREADS * IPT):i32"]
 */
 #include "reduce.cuh"
+#include "row_parts.cuh"
 
 constexpr int kTile = THREADS * IPT;
 // A row longer than this many steps of its lanes waits for a whole warp.
@@ -70,14 +71,18 @@ __global__ __launch_bounds__(THREADS) void sum_tiles(
     const int entry0 = static_cast<int>(start - row0);
     const int entry_count = static_cast<int>(stop - start) - row_count;
 
-    int col[IPT];
-    float value[IPT], factor[IPT];
+    // Loads start at a line's boundary, so that no warp touches two; the rest of the last line is
+    // left to the first warp.
+    const int shift = entry0 % 32;
+    int col[IPT + 1];
+    float value[IPT + 1], factor[IPT + 1];
 #pragma unroll
-    for (int u = 0; u < IPT; ++u) {
-        const int k = u * THREADS + threadIdx.x;
+    for (int u = 0; u <= IPT; ++u) {
+        const int k = u * THREADS + static_cast<int>(threadIdx.x) - shift;
+        const bool in = k >= 0 && k < entry_count;
         // The matrix is read once and must not push x out of the cache.
-        col[u] = k < entry_count ? __ldcs(col_idx + entry0 + k) : 0;
-        value[u] = k < entry_count ? __ldcs(values + entry0 + k) : 0.0f;
+        col[u] = in ? __ldcs(col_idx + entry0 + k) : 0;
+        value[u] = in ? __ldcs(values + entry0 + k) : 0.0f;
     }
     int* ends = words + entry_count;
     for (int r = threadIdx.x; r <= row_count; r += THREADS) {
@@ -85,14 +90,14 @@ __global__ __launch_bounds__(THREADS) void sum_tiles(
         ends[r] = r < row_count ? __ldg(row_ptr + row0 + r + 1) - entry0 : entry_count;
     }
 #pragma unroll
-    for (int u = 0; u < IPT; ++u) {
-        const int k = u * THREADS + threadIdx.x;
-        factor[u] = k < entry_count ? __ldg(x + col[u]) : 0.0f;
+    for (int u = 0; u <= IPT; ++u) {
+        const int k = u * THREADS + static_cast<int>(threadIdx.x) - shift;
+        factor[u] = k >= 0 && k < entry_count ? __ldg(x + col[u]) : 0.0f;
     }
 #pragma unroll
-    for (int u = 0; u < IPT; ++u) {
-        const int k = u * THREADS + threadIdx.x;
-        if (k < entry_count) words[k] = __float_as_int(value[u] * factor[u]);
+    for (int u = 0; u <= IPT; ++u) {
+        const int k = u * THREADS + static_cast<int>(threadIdx.x) - shift;
+        if (k >= 0 && k < entry_count) words[k] = __float_as_int(value[u] * factor[u]);
     }
     __syncthreads();
 
@@ -140,36 +145,11 @@ __global__ __launch_bounds__(THREADS) void sum_tiles(
     }
 }
 
-// A lane a tile. The first of the tiles that left the same row open adds for all of them, in their
-// order; the whole warp follows a row that goes on beyond its own tiles.
 __global__ __launch_bounds__(256) void add_carries(elem_t* __restrict__ y,
                                                    const int* __restrict__ carry_row,
                                                    const float* __restrict__ carry_sum, int rows,
                                                    int tiles) {
-    const int tile = blockIdx.x * 256 + threadIdx.x;
-    const int lane = threadIdx.x % 32;
-    const int row = tile < tiles ? carry_row[tile] : rows;
-    float sum = tile < tiles ? carry_sum[tile] : 0.0f;
-    const int row_before = tile > 0 && tile < tiles ? carry_row[tile - 1] : -1;
-    // Rows never decrease along the tiles, so equal rows are neighbours.
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const float other = __shfl_down_sync(kFullWarp, sum, d);
-        const int other_row = __shfl_down_sync(kFullWarp, row, d);
-        if (lane + d < 32 && other_row == row) sum += other;
-    }
-    const bool first = row != row_before;
-    const int last_row = __shfl_sync(kFullWarp, row, 31);
-    if (last_row < rows && __any_sync(kFullWarp, first && row == last_row)) {
-        float beyond = 0.0f;
-        for (int base = tile - lane + 32;; base += 32) {
-            const int t = base + lane;
-            const bool same = t < tiles && carry_row[t] == last_row;
-            if (same) beyond += carry_sum[t];
-            if (!__all_sync(kFullWarp, same)) break;
-        }
-        beyond = warp_sum(beyond);
-        if (row == last_row) sum += beyond;
-    }
-    if (first && row < rows) y[row] += sum;
+    const RowTotal total =
+        join_parts(carry_row, carry_sum, rows, tiles, blockIdx.x * 256 + threadIdx.x);
+    if (total.row < rows) y[total.row] += total.sum;
 }

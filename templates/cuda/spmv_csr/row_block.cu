@@ -5,12 +5,13 @@ doc = "a block takes neighbouring rows as one stream of products in shared memor
 dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
-LANES = [2, 4, 8]
-THREADS = [128, 256]
+LANES = [4, 2, 8]
+THREADS = [256, 128]
 IPT = [2, 4, 8]
-LONG = [2048, 8192, 32768]
+LONG = [8192, 2048, 4096, 32768]
 [constraints]
 shared = "THREADS * IPT <= 2048"
+sized = "LANES * IPT <= 16"
 [domain]
 rows = "rows <= 2 ** 30 and nnz <= 2 ** 31 - 65536"
 [workspace]
@@ -24,49 +25,58 @@ args = ["y", "row_ptr", "col_idx", "values", "x", "piece_row", "piece_sum", "row
 [[launch]]
 kernel = "join_pieces"
 when = "nnz > LONG"
-grid = ["ceildiv(ceildiv(nnz, LONG), 8)"]
+grid = ["ceildiv(ceildiv(nnz, LONG), 256)"]
 block = ["256"]
 args = ["y", "piece_row", "piece_sum", "rows:i32", "ceildiv(nnz, LONG):i32"]
 */
 #include "reduce.cuh"
+#include "row_parts.cuh"
 
 constexpr int kChunk = THREADS * IPT;
 constexpr int kRows = THREADS / LANES;
 // A row longer than this many steps of its lanes is left to a whole warp.
 constexpr int kPatience = 16;
 
-// This thread's entries of [from, to), every THREADS-th: values in `value`, x in `factor`.
+// Chunks start at a line's boundary, so that no warp touches two lines where one would do.
+__device__ __forceinline__ int line_start(int entry) { return entry & ~31; }
+
+// This thread's entries of the chunk at `from`, every THREADS-th, those in [low, to): values in
+// `value`, x in `factor`, zeros for the others.
 __device__ __forceinline__ void load_entries(float (&value)[IPT], float (&factor)[IPT],
                                              const int* __restrict__ col_idx,
                                              const elem_t* __restrict__ values,
-                                             const elem_t* __restrict__ x, int from, int to) {
+                                             const elem_t* __restrict__ x, int from, int low,
+                                             int to) {
     int col[IPT];
     // Unsigned: near the largest index the sum of a signed one would overflow.
     const unsigned first = static_cast<unsigned>(from) + threadIdx.x;
-    const unsigned end = static_cast<unsigned>(to);
+    const unsigned start = static_cast<unsigned>(low), end = static_cast<unsigned>(to);
 #pragma unroll
     for (int u = 0; u < IPT; ++u) {
         const unsigned k = first + u * THREADS;
         // The matrix is read once and must not push x out of the cache.
-        col[u] = k < end ? __ldcs(col_idx + k) : 0;
-        value[u] = k < end ? __ldcs(values + k) : 0.0f;
+        const bool in = k >= start && k < end;
+        col[u] = in ? __ldcs(col_idx + k) : 0;
+        value[u] = in ? __ldcs(values + k) : 0.0f;
     }
 #pragma unroll
     for (int u = 0; u < IPT; ++u) {
-        factor[u] = first + u * THREADS < end ? __ldg(x + col[u]) : 0.0f;
+        const unsigned k = first + u * THREADS;
+        factor[u] = k >= start && k < end ? __ldg(x + col[u]) : 0.0f;
     }
 }
 
-// This thread's share of the sum over [from, to), two chunks in flight.
+// This thread's share of the sum over [low, to), two chunks in flight.
 __device__ __forceinline__ float sum_stretch(const int* __restrict__ col_idx,
                                              const elem_t* __restrict__ values,
-                                             const elem_t* __restrict__ x, int from, int to) {
+                                             const elem_t* __restrict__ x, int low, int to) {
     float sum = 0.0f;
+    int from = line_start(low);
     while (from < to) {
         float value[2][IPT], factor[2][IPT];
         const int middle = to - from > kChunk ? from + kChunk : to;
-        load_entries(value[0], factor[0], col_idx, values, x, from, middle);
-        load_entries(value[1], factor[1], col_idx, values, x, middle, to);
+        load_entries(value[0], factor[0], col_idx, values, x, from, low, middle);
+        load_entries(value[1], factor[1], col_idx, values, x, middle, low, to);
 #pragma unroll
         for (int u = 0; u < IPT; ++u) {
             sum = fmaf(value[0][u], factor[0][u], sum);
@@ -131,7 +141,7 @@ __device__ void sum_rows(elem_t* __restrict__ y, const int* __restrict__ row_ptr
     const int row = first + own;
     const int lane = threadIdx.x % LANES;
     const int stream_end = __ldg(row_ptr + last);
-    int chunk = __ldg(row_ptr + first);
+    int next = __ldg(row_ptr + first);
     int begin = stream_end, end = stream_end;
     if (row < last) {
         begin = __ldg(row_ptr + row);
@@ -142,21 +152,22 @@ __device__ void sum_rows(elem_t* __restrict__ y, const int* __restrict__ row_ptr
     const bool any_long = __syncthreads_or(is_long);
 
     float sum = 0.0f;
-    while (chunk < stream_end) {
+    while (next < stream_end) {
         if (any_long) {
             // Entries of a long row are not this block's to read.
-            const bool covers = is_long && begin <= chunk && end > chunk;
+            const bool covers = is_long && begin <= next && end > next;
             if (covers && lane == 0) resume = end;
             if (__syncthreads_or(covers)) {
-                chunk = resume;
+                next = resume;
                 __syncthreads();
                 continue;
             }
         }
+        const int chunk = line_start(next);
         const int chunk_end = stream_end - chunk > kChunk ? chunk + kChunk : stream_end;
         float value[IPT], factor[IPT];
-        load_entries(value, factor, col_idx, values, x, chunk, chunk_end);
-        const bool whole = begin <= chunk && end >= chunk_end;
+        load_entries(value, factor, col_idx, values, x, chunk, next, chunk_end);
+        const bool whole = begin <= next && end >= chunk_end;
         if (whole && lane == 0) resume = end;
         if (__syncthreads_or(whole)) {
             // One row fills the chunk: all threads see it through to its end.
@@ -166,14 +177,14 @@ __device__ void sum_rows(elem_t* __restrict__ y, const int* __restrict__ row_ptr
             for (int u = 0; u < IPT; ++u) part = fmaf(value[u], factor[u], part);
             part = block_sum<THREADS>(part, scratch);
             if (whole && lane == 0) sum += part;
-            chunk = row_end;
+            next = row_end;
         } else {
 #pragma unroll
             for (int u = 0; u < IPT; ++u) {
                 product[u * THREADS + threadIdx.x] = value[u] * factor[u];
             }
             __syncthreads();
-            const int from = max(begin, chunk) - chunk;
+            const int from = max(begin, next) - chunk;
             const int to = is_long ? from : min(end, chunk_end) - chunk;
             const bool waits = to - from > kPatience * LANES;
             if (!waits) {
@@ -191,7 +202,9 @@ __device__ void sum_rows(elem_t* __restrict__ y, const int* __restrict__ row_ptr
                     const int last_k = range[who] & 0xffff;
                     float part = 0.0f;
 #pragma unroll 4
-                    for (int k = first_k + threadIdx.x % 32; k < last_k; k += 32) part += product[k];
+                    for (int k = first_k + threadIdx.x % 32; k < last_k; k += 32) {
+                        part += product[k];
+                    }
                     part = warp_sum(part);
                     if (threadIdx.x % 32 == 0) late[who] = part;
                 }
@@ -199,7 +212,7 @@ __device__ void sum_rows(elem_t* __restrict__ y, const int* __restrict__ row_ptr
                 if (waits && lane == 0) sum += late[own];
                 if (threadIdx.x == 0) waiting_count = 0;
             }
-            chunk = chunk_end;
+            next = chunk_end;
         }
         // The next chunk's vote is the barrier between these reads and its writes.
     }
@@ -225,23 +238,11 @@ __global__ __launch_bounds__(THREADS) void spmv_csr(
     sum_rows(y, row_ptr, col_idx, values, x, rows, (block - before) * kRows);
 }
 
-// One warp a piece; the first of a row's pieces adds them all, in their order.
 __global__ __launch_bounds__(256) void join_pieces(elem_t* __restrict__ y,
                                                    const int* __restrict__ piece_row,
                                                    const float* __restrict__ piece_sum, int rows,
                                                    int pieces) {
-    const int piece = blockIdx.x * 8 + threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
-    if (piece >= pieces) return;
-    const int row = piece_row[piece];
-    if (row >= rows || (piece > 0 && piece_row[piece - 1] == row)) return;
-    float sum = 0.0f;
-    for (int base = piece;; base += 32) {
-        const int p = base + lane;
-        const bool same = p < pieces && piece_row[p] == row;
-        if (same) sum += piece_sum[p];
-        if (!__all_sync(kFullWarp, same)) break;
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) y[row] = sum;
+    const RowTotal total =
+        join_parts(piece_row, piece_sum, rows, pieces, blockIdx.x * 256 + threadIdx.x);
+    if (total.row < rows) y[total.row] = total.sum;
 }

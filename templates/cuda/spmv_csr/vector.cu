@@ -5,9 +5,9 @@ doc = "a few lanes a row, several entries in flight a lane: for rows of similar,
 dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
-LANES = [1, 2, 4, 8, 16, 32]
-THREADS = [64, 128, 256]
-UNROLL = [1, 2, 4, 8]
+LANES = [8, 1, 2, 4, 16, 32]
+THREADS = [256, 64, 128]
+UNROLL = [2, 1, 4, 8]
 [constraints]
 in_flight = "LANES * UNROLL >= 4 and LANES * UNROLL <= 64"
 [domain]

@@ -5,13 +5,14 @@ doc = "bulk copies bring rows into a shared-memory ring while the block walks do
 dtypes = ["float32"]
 requires = {arch = "sm_90"}
 [tunables]
-THREADS = [64, 128, 256]
+THREADS = [256, 64, 128]
 VEC = [4]
-ROWS = [32, 64, 128]
-GROUP = [2, 4, 8]
-STAGES = [2, 3]
+ROWS = [64, 32, 128]
+GROUP = [4, 2, 8]
+STAGES = [3, 2]
 [constraints]
-shared = "STAGES * GROUP * (THREADS * VEC + 8) * elem_bytes * 2048 <= max_shared_per_sm * THREADS * 2"
+shared = "STAGES * GROUP * (THREADS * VEC + 8) * elem_bytes <= max_shared_per_block"
+half_full = "STAGES * GROUP * (THREADS * VEC + 8) * elem_bytes * max_threads_per_sm <= 2 * THREADS * max_shared_per_sm"
 [domain]
 whole_packs = "ny % 4 == 0"
 aligned = "min(align_dst, align_src) >= 16"

@@ -5,9 +5,9 @@ doc = "a thread holds a small tile of packs, all loaded before the first use; si
 dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
-THREADS = [64, 128, 256, 512]
-VEC = [1, 4]
-ROWS = [1, 2, 4, 8, 16]
+THREADS = [128, 64, 256, 512]
+VEC = [4, 1]
+ROWS = [2, 1, 4, 8, 16]
 [constraints]
 registers = "VEC * ROWS <= 64"
 [domain]

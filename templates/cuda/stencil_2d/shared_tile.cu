@@ -5,9 +5,9 @@ doc = "a tile and its rim in shared memory, several rows a thread: any size and 
 dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
-TILE_X = [32, 64, 128, 256]
+TILE_X = [64, 32, 128, 256]
 BLOCK_Y = [2, 4, 8, 16]
-ROWS = [1, 2, 4, 8]
+ROWS = [8, 1, 2, 4]
 [constraints]
 block = "TILE_X * BLOCK_Y <= max_threads_per_block and TILE_X * BLOCK_Y >= 128"
 shared = "(TILE_X + 2) * (BLOCK_Y * ROWS + 2) * elem_bytes <= 49152"
@@ -63,7 +63,8 @@ __global__ __launch_bounds__(TILE_X * BLOCK_Y) void stencil_2d(elem_t* __restric
                 elem_t v = tile[r][c + 1];
                 if (i > 0 && i < nx - 1 && j > 0 && j < ny - 1) {
                     const elem_t sides = tile[r][c] + tile[r][c + 2];
-                    v = fmaf(alpha, (tile[r - 1][c + 1] + tile[r + 1][c + 1]) + sides - 4.0f * v, v);
+                    const elem_t ends = tile[r - 1][c + 1] + tile[r + 1][c + 1];
+                    v = fmaf(alpha, ends + sides - 4.0f * v, v);
                 }
                 __stcs(dst + i * ny + j, v);
             }

@@ -5,9 +5,9 @@ doc = "a thread walks down its columns: every row is loaded once, the next rows 
 dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
-THREADS = [64, 128, 256]
-VEC = [1, 4]
-ROWS = [16, 32, 64]
+THREADS = [256, 64, 128]
+VEC = [4, 1]
+ROWS = [64, 16, 32]
 AHEAD = [2, 4, 8]
 [constraints]
 registers = "VEC * AHEAD <= 32"
