@@ -86,14 +86,15 @@ def include_folders() -> tuple[str, ...]:
         find_nvidia_header_directory = None
     found: list[str] = []
     if find_nvidia_header_directory is not None:
-        for library in ("cudart", "cccl"):
-            folder = find_nvidia_header_directory(library)
-            if folder:
-                found.append(str(folder))
+        wanted = [find_nvidia_header_directory(library) for library in ("cudart", "cccl")]
+        found = [str(folder) for folder in wanted if folder]
+    toolkits = sorted(Path("/usr/local").glob("cuda*/include"), reverse=True)
     if not found:
-        found = [str(p) for p in sorted(Path("/usr/local").glob("cuda*/include"), reverse=True)[:1]]
+        found = [str(folder) for folder in toolkits[:1]]
     # A toolkit keeps CCCL in a folder of its own beside its headers.
-    found += [f"{p}/cccl" for p in list(found) if Path(p, "cccl").is_dir()]
+    found += [f"{folder}/cccl" for folder in found if Path(folder, "cccl").is_dir()]
+    if not any(Path(folder, "cuda/std").is_dir() for folder in found):
+        found += [f"{f}/cccl" for f in toolkits if (f / "cccl/cuda/std").is_dir()][:1]
     return tuple(dict.fromkeys(found))
 
 
@@ -112,7 +113,7 @@ def _settings(job: CompileJob) -> dict[str, Any]:
     fast = options.get("precision", "strict") == "fast"
     return {
         "arch": job.arch, "std": "c++17", "use_fast_math": True if fast else None,
-        "ptxas_options": ["-v"], "no_source_include": True, "diag_suppress": 177,
+        "ptxas_options": ["-v"], "diag_suppress": 177,
     }  # fmt: skip
 
 

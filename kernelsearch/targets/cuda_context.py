@@ -25,6 +25,7 @@ from kernelsearch.records import CompileJob, Device, ShmRef
 from kernelsearch.shm import attach
 from kernelsearch.targets.cuda_compile import compile_cuda
 from kernelsearch.targets.cuda_layout import GUARD_WORD
+from kernelsearch.targets.cuda_transfer import LEAST_BYTES, Transfer
 
 # A region is an address and a length in bytes. Both kernels read whole aligned words and mask what
 # lies outside, so odd starts and lengths are fine inside a block of guarded memory.
@@ -151,6 +152,7 @@ class CudaContext:
         self._sweep_bytes = 0
         self._sweep = 0
         self._seed = secrets.randbits(63)
+        self._transfer = Transfer(self)
 
     # --- errors -----------------------------------------------------------------------------
 
@@ -226,14 +228,22 @@ class CudaContext:
     def upload(self, to: int, ref: ShmRef) -> None:
         """Copy from shared memory to the device."""
         if ref.nbytes:
-            with _pages(ref, writable=False) as address:
+            with _pages(ref, writable=False) as host:
+                if ref.nbytes >= LEAST_BYTES:
+                    self._transfer.upload(to, host)
+                    return
+                address = host.ctypes.data
                 self.check(self.driver.cuMemcpyHtoDAsync(to, address, ref.nbytes, self.raw))
                 self.sync()
 
     def download(self, ref: ShmRef, start: int) -> None:
         """Copy from the device to shared memory."""
         if ref.nbytes:
-            with _pages(ref, writable=True) as address:
+            with _pages(ref, writable=True) as host:
+                if ref.nbytes >= LEAST_BYTES:
+                    self._transfer.download(host, start)
+                    return
+                address = host.ctypes.data
                 self.check(self.driver.cuMemcpyDtoHAsync(address, start, ref.nbytes, self.raw))
                 self.sync()
 
@@ -314,13 +324,10 @@ class CudaContext:
 
 
 @contextmanager
-def _pages(ref: ShmRef, *, writable: bool) -> Iterator[int]:
-    """Map a shared block and yield the address of ``ref`` in this process."""
+def _pages(ref: ShmRef, *, writable: bool) -> Iterator[NDArray[np.uint8]]:
+    """Map a shared block and yield its bytes in this process; no view of them may be kept."""
     mapping = attach(ref, writable=writable)
     view = np.frombuffer(mapping, dtype=np.uint8)
-    inside = view.size - ref.nbytes
-    try:
-        yield int(view.ctypes.data) + inside
-    finally:
-        del view
-        mapping.close()
+    # The last view unmaps the pages: the caller's may outlive this block by a moment.
+    del mapping
+    yield view[view.size - ref.nbytes :]

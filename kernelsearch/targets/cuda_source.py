@@ -48,7 +48,9 @@ _NUMBER = re.compile(r"[1-9]\d*")
 _MANGLED_LIBRARY = re.compile(
     r"_ZN?K?(?:[SL])?(?:4cuda|3cub|18cooperative_groups|6nvcuda|2nv|3std|St)"
 )
-_COMPILER_MADE = re.compile(r"\$str|__unnamed_|\.str|_ZT[VIS]|__func__|__FUNCTION__|__PRETTY_FUNC")
+_COMPILER_MADE = re.compile(
+    r"^__cudart_|\$str|__unnamed_|\.str|_ZT[VIS]|__func__|__FUNCTION__|__PRETTY_FUNC"
+)
 
 
 def check_source(source: str) -> None:
@@ -134,7 +136,8 @@ def prelude(dtype: str, defines: Iterable[tuple[str, int | str]] = ()) -> str:
         "typedef short int16_t; typedef unsigned short uint16_t;",
         "typedef int int32_t; typedef unsigned int uint32_t;",
         "typedef long long int64_t; typedef unsigned long long uint64_t;",
-        "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
+        "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };",
+        "typedef struct CUtensorMap_st CUtensorMap;",
     ]
     if dtype in _TYPE_HEADERS:
         lines.append(f"#include <{_TYPE_HEADERS[dtype]}>")
@@ -159,12 +162,22 @@ def mutable_globals(variables: Iterable[GlobalVariable], source: str) -> list[st
     code = without_comments(re.sub(r"\\[ \t]*\r?\n", "", source), keep_strings=False)
     found = []
     for variable in variables:
-        if _MANGLED_LIBRARY.match(variable.name) or _COMPILER_MADE.search(variable.name):
+        if _MANGLED_LIBRARY.match(_without_unit(variable.name)) or _COMPILER_MADE.search(
+            variable.name
+        ):
             continue
         short = _last_name(variable.name)
         if not any(_is_constant(text) for text in _declarations(code, short)):
             found.append(short)
     return found
+
+
+def _without_unit(symbol: str) -> str:
+    """Return a symbol without the name of the compilation unit that internal names start with."""
+    match = re.match(r"_ZN(\d+)_INTERNAL_", symbol)
+    if match is None:
+        return symbol
+    return "_ZN" + symbol[match.end(1) + int(match[1]) :]
 
 
 def _last_name(symbol: str) -> str:

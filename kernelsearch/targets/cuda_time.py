@@ -91,13 +91,17 @@ class _Player:
 
     def build(self, order: list[int]) -> None:
         """Build the graph that makes one call on each replica of ``order``."""
-        builder = self.context.stream.create_graph_builder()
-        builder.begin_building()
-        for replica in order:
-            launch(self.context, self.call(replica), builder)
-        self._graph = builder.end_building().complete()
+        calls = [self.call(replica) for replica in order]
+        # A builder of its own stream: a refused launch must not leave ours in capture.
+        builder = self.context.handle.create_graph_builder()
+        try:
+            builder.begin_building()
+            for call in calls:
+                launch(self.context, call, builder)
+            self._graph = builder.end_building().complete()
+        finally:
+            builder.close()
         self._graph.upload(self.context.stream)
-        builder.close()
 
     def replay(self) -> None:
         self._graph.launch(self.context.stream)
@@ -177,7 +181,8 @@ class Timing:
         """Fix the calls of a graph from the time of a plain call; the slowest contender decides."""
         settings = self._request.settings
         slowest = max(self._plain_call_us(player) for player in self._players)
-        wanted = math.ceil(1.2 * settings.min_sample_us / max(slowest, 0.5))
+        # A plain call of a short kernel takes about twice what it takes in a graph.
+        wanted = math.ceil(2.5 * settings.min_sample_us / max(slowest, 0.5))
         if self._cold:
             available = len(self._replicas.replicas)
             sets = len(self._request.sets)

@@ -123,6 +123,22 @@ def test_constants_and_strings_are_fine():
     assert compile_cuda(job(source)).facts[0].name == "k"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "headers", ["cooperative_groups.h cooperative_groups/reduce.h", "cub/block/block_reduce.cuh",
+                "cuda/barrier cuda/pipeline cuda/std/array cuda/std/limits"],
+)  # fmt: skip
+def test_constants_of_the_cuda_headers_are_fine(headers):
+    includes = "".join(f"#include <{h}>\n" for h in headers.split())
+    source = (
+        includes + "__global__ void k(float* y) { y[0] = sinf(y[1]) + pow((double)y[2], 1.5); }"
+    )
+    assert compile_cuda(job(source)).facts
+    with pytest.raises(RejectedError, match="mutable"):
+        compile_cuda(job(includes + "namespace { __device__ int n; }"
+                         "__global__ void k(float* y) { y[0] = ++n; }"))  # fmt: skip
+
+
 def test_code_hash_ignores_names_and_spaces_only():
     plain = compile_cuda(job(GOOD, "k<64>"))
     renamed = GOOD.replace("y[", "out [").replace("* y", "* out").replace(" k(", " kernel_2(")
