@@ -41,6 +41,7 @@ from kernelsearch.verify_bound import is_float
 # As float32: a NaN, and 1.5e16: no honest sum or copy hides either of them.
 POISONS = (0xFF, 0x5A)
 _BLOCK = 1 << 20
+_PIECE = 1 << 15
 _RECHECKED_ROWS = 8
 # Probes look at a workload of about this size, to meet the growth of the bound with size.
 _PROBE_ELEMENTS = 1 << 24
@@ -321,41 +322,46 @@ def _check_output(case: Case, expected: Expected, output: NDArray[Any]) -> float
     got = output if expected.rows is None else output[expected.rows]
     if got.size == 0:
         return 0.0
-    ratios = _ratios(got, expected)
-    worst = float(ratios.max())
+    flat, value, allowed = got.reshape(-1), expected.value.reshape(-1), expected.bound.reshape(-1)
+    # In pieces that stay in the cache: a large output costs as much as reading it.
+    worst = 0.0
+    for start in range(0, flat.size, _PIECE):
+        piece = slice(start, start + _PIECE)
+        ratios = _ratios(flat[piece], value[piece], allowed[piece], finite=expected.finite)
+        worst = max(worst, float(ratios.max()))
     if worst <= 1.0:
         return worst
-    raise _wrong(case, expected, got, ratios)
+    raise _wrong(case, expected, got)
 
 
-def _ratios(got: NDArray[Any], expected: Expected) -> NDArray[np.float64]:
-    """Return |got - expected| / bound; infinite where one is not finite and the other differs."""
+def _ratios(
+    got: NDArray[Any],
+    value: NDArray[np.float64],
+    allowed: NDArray[np.float64],
+    *,
+    finite: bool,
+) -> NDArray[np.float64]:
+    """Return |got - value| / allowed; infinite where only one of the two is a finite number."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         ratios: NDArray[np.float64] = got.astype(np.float64)
-        ratios -= expected.value
+        ratios -= value
         np.abs(ratios, out=ratios)
         right = ratios == 0
-        ratios /= expected.bound
+        ratios /= allowed
     unclear = np.isnan(ratios)
     if unclear.any():  # 0 / 0 where the result is exact, or NaN where it must be a number
         ratios[unclear] = np.where(right[unclear], 0.0, np.inf)
-    if not expected.finite:
-        _judge_non_finite(ratios, got, expected)
+    if not finite:
+        # Where the reference is not finite, only the same infinity, or NaN for NaN, is right.
+        special = ~np.isfinite(value)
+        have = got.astype(np.float64)
+        same = (have == value) | (np.isnan(have) & np.isnan(value))
+        ratios[special] = np.where(same[special], 0.0, np.inf)
     return ratios
 
 
-def _judge_non_finite(ratios: NDArray[np.float64], got: NDArray[Any], expected: Expected) -> None:
-    """Where the reference is not finite, only the same infinity, or NaN for NaN, is right."""
-    value = expected.value
-    special = ~np.isfinite(value)
-    have = got.astype(np.float64)
-    same = (have == value) | (np.isnan(have) & np.isnan(value))
-    ratios[special] = np.where(same[special], 0.0, np.inf)
-
-
-def _wrong(
-    case: Case, expected: Expected, got: NDArray[Any], ratios: NDArray[np.float64]
-) -> WrongResultError:
+def _wrong(case: Case, expected: Expected, got: NDArray[Any]) -> WrongResultError:
+    ratios = _ratios(got, expected.value, expected.bound, finite=expected.finite)
     wrong = ratios > 1.0
     at = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
     index = [int(i) for i in at]
@@ -412,7 +418,7 @@ def _finite(part: NDArray[Any]) -> NDArray[np.bool_]:
         exponent = np.uint16(0x7F80)
         special: NDArray[np.bool_] = (part.view(np.uint16) & exponent) == exponent
         return np.logical_not(special)
-    return np.asarray(np.isfinite(part), dtype=np.bool_)
+    return np.asarray(np.isfinite(part))
 
 
 def _number(value: Any) -> float | str:
@@ -467,7 +473,8 @@ def _probe(case: Case, expected: Expected) -> None:
     for probe, output in probes.items():
         if np.array_equal(output, value):
             continue
-        if float(_ratios(output, expected).max()) <= 1.0:
+        ratios = _ratios(output, value, expected.bound, finite=expected.finite)
+        if float(ratios.max()) <= 1.0:
             raise OperatorError(
                 f"{case.operator.name}: error must reject {probe} as {expected.tensor.name!r} on "
                 f"{case.workload.key} (its bound accepts it); lower ErrorModel.factor or terms, or "
