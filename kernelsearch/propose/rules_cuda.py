@@ -191,7 +191,7 @@ def _named_constant(
         if token.kind == "directive" and macro:
             found.append((macro[1], token.start, token.end))
         if token.text in ("constexpr", "const") and (
-            source.at(index - 1) not in ("static", "inline", "const", "constexpr")
+            source.at(index - 1) not in ("const", "constexpr")
         ):
             end = source.statement_end(index)
             words = source.words(index, end) if end else []
