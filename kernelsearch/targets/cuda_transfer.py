@@ -24,12 +24,14 @@ class Transfer:
     def __init__(self, context: Any) -> None:
         self._context = context
         self._pool: ThreadPoolExecutor | None = None
+        self._current: Any = None
         self._lanes: list[tuple[Any, int, NDArray[np.uint8]]] = []
 
     def _prepare(self) -> None:
         import ctypes
 
         context = self._context
+        self._current = context.check(context.driver.cuCtxGetCurrent())[1]
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="transfer")
         for _ in range(THREADS):
             pointer = int(context.check(context.driver.cuMemAllocHost(PIECE_BYTES))[1])
@@ -59,7 +61,7 @@ class Transfer:
 
     def _lane(self, lane: int, host: NDArray[np.uint8], pointer: int, up: bool) -> None:
         context = self._context
-        context.handle.set_current()
+        context.check(context.driver.cuCtxSetCurrent(self._current))
         stream, pinned, staging = self._lanes[lane]
         for at in range(lane * PIECE_BYTES, host.size, THREADS * PIECE_BYTES):
             size = min(PIECE_BYTES, host.size - at)
@@ -72,3 +74,5 @@ class Transfer:
             stream.sync()
             if not up:
                 host[at : at + size] = staging[:size]
+        # A kernel can reach pinned memory: no earlier result may be found there.
+        staging[:] = 0
