@@ -34,8 +34,13 @@ def default_url(folder: Path) -> str:
     ledger = folder / "study.journal.ledger"
     shared = is_network_file_system(folder)
     if not database.exists() and (ledger.exists() or shared):
-        return f"journal://{journal}"
-    return f"sqlite:///{database}"
+        return f"journal://{_quoted(journal)}"
+    return f"sqlite:///{_quoted(database)}"
+
+
+def _quoted(path: Path) -> str:
+    """Return a path with the two signs quoted that mean something in the path of a URL."""
+    return str(path).replace("%", "%25").replace("?", "%3F")
 
 
 def open_ledger(

@@ -13,17 +13,19 @@ and a cursor never misses one.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from kernelsearch.codec import decode, encode
-from kernelsearch.errors import MissingExtraError, StorageError, StudyError
+from kernelsearch.errors import StorageError, StudyError
 from kernelsearch.records import Evaluation, VariantRecord
 from kernelsearch.store_base import (
     BUSY_TIMEOUT_S,
@@ -118,7 +120,7 @@ class RdbLedger(Ledger):
         self.where = self._url.render_as_string(hide_password=True)
         if self.sqlite:
             self._check_file(create)
-        self._engine = self._open_engine()
+        self._engine = self._open_engine(create)
         try:
             self._prepare(study, create)
         except BaseException:
@@ -145,13 +147,33 @@ class RdbLedger(Ledger):
         except OSError as error:
             raise os_error("create the study folder", path.parent, error) from error
 
-    def _open_engine(self) -> sa.Engine:
+    def _readable(self, create: bool) -> sa.URL:
+        """Return the URL, so changed that a study in a folder nobody may write to can be read.
+
+        SQLite keeps its index of the log beside the database and would fail to make it there.
+        """
+        path = Path(self._url.database or "").absolute()
+        if create or os.access(path.parent, os.W_OK):
+            return self._url
+        query = {"mode": "ro", "uri": "true"}
+        if not path.with_name(path.name + "-wal").exists():
+            query["immutable"] = "1"
+        return self._url.set(database=f"file:{quote(str(path))}", query=query)
+
+    def _open_engine(self, create: bool) -> sa.Engine:
         try:
             if not self.sqlite:
                 return sa.create_engine(self._url, pool_pre_ping=True)
-            engine = sa.create_engine(self._url, connect_args={"timeout": self.timeout_s})
+            engine = sa.create_engine(
+                self._readable(create), connect_args={"timeout": self.timeout_s}
+            )
         except ModuleNotFoundError as error:
-            raise MissingExtraError(f"storage {self.where}", "all", error.name or "?") from error
+            package = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+            name = package.get(error.name or "", error.name)
+            raise StudyError(
+                f"storage {self.where} needs the package {name!r}, which is not installed; "
+                f"install it with: pip install {name}"
+            ) from error
         except sa.exc.NoSuchModuleError as error:
             raise StudyError(
                 f"storage URL {self.where!r} names a database that is not known; use sqlite, "
@@ -164,7 +186,9 @@ class RdbLedger(Ledger):
             # The driver's own transaction control begins too late (at the first write).
             connection.isolation_level = None
             cursor = connection.cursor()
-            if not wal:
+            if not create:
+                pass  # the file keeps the mode it was created with
+            elif not wal:
                 cursor.execute("PRAGMA journal_mode=DELETE")
             elif cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 _retry_locked(cursor, "PRAGMA journal_mode=WAL", self.timeout_s)
@@ -172,8 +196,14 @@ class RdbLedger(Ledger):
             cursor.close()
 
         def begun(connection: sa.Connection) -> None:
-            reading = connection.get_execution_options().get("ks_read", False)
-            connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+            options = connection.get_execution_options()
+            if options.get("ks_read", False):
+                connection.exec_driver_sql("BEGIN")
+                return
+            # A claim that loss of power takes away is only made again; kill -9 takes none.
+            lazy = wal and options.get("ks_lazy", False)
+            connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if lazy else 'FULL'}")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
         sa.event.listen(engine, "connect", connected)
         sa.event.listen(engine, "begin", begun)
@@ -231,8 +261,12 @@ class RdbLedger(Ledger):
             yield db
 
     @contextlib.contextmanager
-    def _write(self, *, lock: bool = True) -> Iterator[sa.Connection]:
-        with self._translated("write to"), self._engine.begin() as db:
+    def _write(self, *, lock: bool = True, lazy: bool = False) -> Iterator[sa.Connection]:
+        with (
+            self._translated("write to"),
+            self._engine.connect().execution_options(ks_lazy=lazy) as db,
+            db.begin(),
+        ):
             if lock and not self.sqlite:
                 # Serialises the writers of a study: ids become visible in their order.
                 row = sa.select(_STUDY.c.name).where(_STUDY.c.name == self.study)
@@ -325,7 +359,7 @@ class RdbLedger(Ledger):
 
     def claim(self, key: str, owner: Owner, lease_s: float) -> Claim:
         mine = (_CLAIM.c.study == self.study) & (_CLAIM.c.key == key)
-        with self._write() as db:
+        with self._write(lazy=True) as db:
             if self._revision(db, key) is not None:
                 return Claim.DONE
             now = self._now(db)
@@ -343,12 +377,12 @@ class RdbLedger(Ledger):
         return Claim.CLAIMED
 
     def heartbeat(self, owner: Owner) -> None:
-        with self._write() as db:
+        with self._write(lazy=True) as db:
             self._beat(db, owner, self._now(db))
 
     def release(self, key: str, owner: Owner) -> bool:
         mine = (_CLAIM.c.study == self.study) & (_CLAIM.c.key == key) & (_CLAIM.c.owner == owner.id)
-        with self._write() as db:
+        with self._write(lazy=True) as db:
             return db.execute(_CLAIM.delete().where(mine)).rowcount > 0
 
     def claims(self) -> dict[str, str]:

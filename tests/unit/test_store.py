@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from kernelsearch.errors import MissingExtraError, StorageError, StudyError
+from kernelsearch.errors import StorageError, StudyError
 from kernelsearch.records import Candidate, Evaluation, Status, Timing, VariantRecord
 from kernelsearch.store import (
     Claim,
@@ -373,8 +373,9 @@ def test_bad_urls(url: str, message: str, tmp_path: Path) -> None:
 def test_a_missing_driver_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtraError, match="psycopg"):
-        open_ledger("postgresql://u:secret@h/d", tmp_path, create=True)
+    with pytest.raises(StudyError, match=r"pip install psycopg2-binary") as caught:
+        open_ledger("postgresql+psycopg2://u:secret@h/d", tmp_path, create=True)
+    assert "secret" not in str(caught.value)
 
 
 # --- a broken world -----------------------------------------------------------------------------
@@ -482,6 +483,24 @@ def test_a_read_only_database_is_said(tmp_path: Path) -> None:
             ledger.add_variant(variant())
 
 
+def test_a_study_in_a_read_only_folder_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a study? #1 %41"  # a name that a file URI must quote
+    with open_ledger(None, folder, create=True) as ledger:
+        ledger.record(evaluation(1), Owner.here())
+        before = sorted(p.name for p in folder.iterdir())
+        monkeypatch.setattr("kernelsearch.store_rdb.os.access", lambda path, mode: False)
+        with open_ledger(None, folder, create=False) as reader:  # beside a writer
+            assert reader.evaluations()[0] == [evaluation(1)]
+            with pytest.raises(StorageError, match="read-only: use a study folder"):
+                reader.record(evaluation(2), Owner.here())
+        assert sorted(p.name for p in folder.iterdir()) == before
+    with open_ledger(None, folder, create=False) as reader:  # alone
+        assert reader.evaluations()[0] == [evaluation(1)]
+    assert [p.name for p in folder.iterdir()] == ["study.db"]
+
+
 @pytest.mark.parametrize("offset", [0, 4096])
 def test_a_damaged_database_is_said(tmp_path: Path, offset: int) -> None:
     with open_ledger(None, tmp_path, create=True) as ledger:
@@ -580,14 +599,17 @@ def test_kill_nine_loses_nothing_that_was_acknowledged(backend: str, tmp_path: P
     acknowledged: dict[int, str] = {}
     for round_ in range(10):
         writer = start(backend, tmp_path, 1000 * round_, 1, 1000)
-        if round_ != 0:  # the first one may die while it creates the tables
-            assert writer.stdout.readline() == "ready\n", writer.stderr.read()
-            time.sleep(rng.uniform(0.0, 0.25))
-        else:
+        lines = []
+        if round_ % 4 == 0:  # dies anywhere, perhaps while it creates the tables
             time.sleep(rng.uniform(0.3, 0.9))
+        else:
+            while not (lines and lines[-1].startswith("recorded")):
+                lines.append(writer.stdout.readline())
+                assert lines[-1], writer.stderr.read()
+            time.sleep(rng.uniform(0.0, 0.1))
         writer.send_signal(signal.SIGKILL)
         out, _ = writer.communicate()
-        for line in out.splitlines():
+        for line in [*lines, *out.splitlines()]:
             if line.startswith("recorded"):
                 _, n, blob = line.split()
                 acknowledged[int(n)] = blob
@@ -596,7 +618,7 @@ def test_kill_nine_loses_nothing_that_was_acknowledged(backend: str, tmp_path: P
         numbers = [e.candidate.values["BLOCK"] for e in found]
         assert len(numbers) == len(set(numbers))
         assert set(acknowledged) <= set(numbers)
-        assert len(acknowledged) > 8
+        assert len(acknowledged) >= 7
         for n, blob in acknowledged.items():
             assert ledger.get_blob(blob) == str(n).encode()
         # The dead hold nothing: what they had claimed can be claimed at once.
