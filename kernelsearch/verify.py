@@ -272,6 +272,14 @@ def check_report(report: RunReport | TimeReport, case: Case) -> None:
             )
 
 
+def error_ratio(case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
+    """Return the largest error as a fraction of its bound, whatever it is (vendor calls)."""
+    try:
+        return check_outputs(case, outputs)
+    except WrongResultError as error:
+        return float(str(error.evidence["max_ratio"]))
+
+
 def check_capture(
     cases: Sequence[Case], report: TimeReport, captures: Sequence[Mapping[str, NDArray[Any]]]
 ) -> float:

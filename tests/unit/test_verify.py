@@ -25,7 +25,14 @@ from kernelsearch.records import Contender, TimeRequest, TimingSettings
 from kernelsearch.resources import operator_paths
 from kernelsearch.testing.fakes import FakeRunner, make_binary
 from kernelsearch.variant import parse_variant
-from kernelsearch.verify import check_capture, check_outputs, plan_maker, probe_tolerance, verify
+from kernelsearch.verify import (
+    check_capture,
+    check_outputs,
+    error_ratio,
+    plan_maker,
+    probe_tolerance,
+    verify,
+)
 
 ARGS = {
     "rms_norm": '["y", "x", "weight", "bias", "eps:f32"]',
@@ -332,6 +339,8 @@ def sampled_case(monkeypatch, dtype="float32"):
 def test_sampled_reference(monkeypatch, dtype):
     case, good = sampled_case(monkeypatch, dtype)
     assert check_outputs(case, {"y": good}) <= 1.0
+    assert error_ratio(case, {"y": good}) <= 1.0 < error_ratio(case, {"y": 2 * good})
+    assert error_ratio(case, {"y": good * np.inf}) == np.inf
     hidden = next(r for r in range(500) if r not in set(case.rows.tolist()))
     for row in (int(case.rows[5]), hidden):
         bad = good.copy()
