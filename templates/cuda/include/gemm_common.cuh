@@ -57,3 +57,26 @@ __device__ __forceinline__ void copy_wait() {
 __device__ __forceinline__ unsigned smem_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
+
+// Calls product(i, j) for every element of a rows x columns register tile, in one of three orders:
+// 0 row after row, 1 the same to and fro, 2 column after column to and fro. Going to and fro, nearly
+// every product finds one operand in the register reuse cache; one that reads three registers anew
+// costs a second cycle. The compiler reorders what it is given, so which is best is measured.
+template <int kOrder, int kRows, int kColumns, typename Product>
+__device__ __forceinline__ void outer_product(const Product& product) {
+    if constexpr (kOrder < 2) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+            for (int j = 0; j < kColumns; ++j) {
+                product(i, kOrder == 1 && i % 2 == 1 ? kColumns - 1 - j : j);
+            }
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) product(j % 2 == 1 ? kRows - 1 - i : i, j);
+        }
+    }
+}

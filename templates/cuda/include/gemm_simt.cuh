@@ -8,7 +8,7 @@
 // time. Its copies are 4 bytes wide for that reason, and need no alignment; those of B are kVec
 // floats wide. A warp is 4 x 8 threads. The lanes are dealt so that each half warp touches two
 // groups of rows and eight of columns: reads of both operands are then broadcasts without conflicts.
-template <int kBm, int kBn, int kBk, int kTm, int kTn, int kStages, int kVec>
+template <int kBm, int kBn, int kBk, int kTm, int kTn, int kStages, int kVec, int kOrder>
 struct SimtTile {
     static constexpr int kThreads = (kBm / kTm) * (kBn / kTn);
     static constexpr int kWarpsN = kBn / (8 * kTn);
@@ -139,13 +139,10 @@ struct SimtTile {
                     fill(filling, k_begin + (step + kStages - 1) * kBk, whole);
                     filling = filling + 1 == kStages ? 0 : filling + 1;
                 }
-#pragma unroll
-                for (int i = 0; i < kTm; ++i) {
-#pragma unroll
-                    for (int j = 0; j < kTn; ++j) {
+                outer_product<kOrder, kTm, kTn>(
+                    [&](int i, int j) {
                         acc[i][j] = fmaf(fa[kk & 1][i], fb[kk & 1][j], acc[i][j]);
-                    }
-                }
+                    });
             }
         }
         copy_wait<0>();

@@ -6,21 +6,20 @@ dtypes = ["float32"]
 requires = {arch = "sm_80"}
 [tunables]
 BM = [64, 128, 256]
-BN = [64, 128, 256]
+BN = [128, 256]
 BK = [8, 16]
 TM = [8, 16]
 TN = [8, 16]
-STAGES = [3, 4]
+STAGES = [3]
 VEC = [1, 4]
+ORDER = [0, 1, 2]
 GROUP = [8]
 [constraints]
-warps_m = "BM % (4 * TM) == 0"
 warps_n = "BN % (8 * TN) == 0"
 threads = "128 <= BM * BN // (TM * TN) <= 256"
-registers_a_thread = "TM * TN <= 128"
-shape = "BM * BN >= 64 * 128"
-copies = "VEC == 4 or (BK == 8 and BM * BN <= 128 * 128)"
-depth = "STAGES == 3 or BK == 8"
+registers = "TM * TN <= 128"
+small_tiles = "TM * TN == 128 or (BM * BN <= 128 * 128 and ORDER < 2)"
+any_alignment = "VEC == 4 or (BK == 8 and BM == 128 and BN == 128 and ORDER == 0)"
 copies_b = "BK * BN % (VEC * (BM * BN // (TM * TN))) == 0"
 fits = "STAGES * BK * (BM + 4 + BN) * 4 <= max_shared_per_block"
 [domain]
@@ -37,7 +36,7 @@ args = ["c", "a", "b", "m:i32", "n:i32", "k:i32"]
 */
 #include "gemm_simt.cuh"
 
-using Tile = SimtTile<BM, BN, BK, TM, TN, STAGES, VEC>;
+using Tile = SimtTile<BM, BN, BK, TM, TN, STAGES, VEC, ORDER>;
 // As many blocks a multiprocessor as the accumulators leave registers for.
 constexpr int kBlocks = (TM * TN == 128 ? 256 : 512) / Tile::kThreads;
 

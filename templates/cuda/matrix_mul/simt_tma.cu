@@ -8,10 +8,14 @@ requires = {arch = "sm_90"}
 BM = [64, 128, 256]
 BN = [64, 128, 256]
 TN = [8, 16]
-STAGES = [3, 4, 6]
-GROUP = [8, 16]
+STAGES = [3, 4]
+AHEAD = [0, 1]
+ORDER = [0, 2]
+GROUP = [8]
 [constraints]
+spill = "AHEAD == 0 or TN == 16 or ORDER == 2"
 warps = "BN % (8 * TN) == 0"
+wide = "BM <= 2 * BN"
 threads = "128 <= BM * BN // (8 * TN) <= 256"
 fits = "(STAGES * 16 * (BM + BN) * 4 + 1024) * (256 // (BM * BN // 8 // TN) if TN == 16 else 512 // (BM * BN // 64)) <= max_shared_per_sm - 4096"
 [domain]
@@ -41,6 +45,15 @@ constexpr int kBytesB = kBk * BN * 4;
 constexpr int kBytes = kBytesA + kBytesB;
 // As many blocks a multiprocessor as the accumulators leave registers for.
 constexpr int kBlocks = (TN == 16 ? 256 : 512) / kThreads;
+// AHEAD: the next four k of A are read while these are multiplied, and columns of B one k ahead
+// where the registers allow it. Both reach over the end of a stage.
+constexpr int kHeld = AHEAD && TN == 16 ? 2 : 1;
+
+__device__ __forceinline__ void read_quad(float* to, unsigned from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "r"(from));
+}
 
 // A thread of the warp's 4 x 8 holds rows lane_m + 4 i (i < 8) and quads of columns 32 apart.
 __global__ __launch_bounds__(kThreads, kBlocks) void matrix_mul(
@@ -84,44 +97,52 @@ __global__ __launch_bounds__(kThreads, kBlocks) void matrix_mul(
         for (int j = 0; j < TN; ++j) acc[i][j] = 0.0f;
     }
 
-    int stage = 0;
-    unsigned parity = 0;
-    int fill_stage = STAGES - 1;
-    unsigned fill_parity = 1;
+    float fa[8][4], fb[kHeld][TN];
+    const auto read_a = [&](unsigned base, int quad, int i) {
+        const int part = quad ^ (2 * (i & 1));
+        const unsigned from = base + a_at + (part & 1 ? 0u - flip : flip) + i * 4 * 64 + part * 16;
+        read_quad(fa[i], from);
+    };
+    const auto read_b = [&](float (&to)[TN], unsigned base, int k_in_stage) {
+#pragma unroll
+        for (int q = 0; q < TN / 4; ++q) {
+            read_quad(&to[4 * q], base + b_at + (k_in_stage * BN + q * 32) * 4);
+        }
+    };
+
+    int stage = 0, fill_stage = STAGES - 1;
+    unsigned parity = 0, fill_parity = 1;
+    unsigned base = ring;
+    barrier_wait(full, 0);
+    if constexpr (AHEAD) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) read_a(base, 0, i);
+    }
+    if constexpr (kHeld == 2) read_b(fb[0], base, 0);
     for (int step = 0; step < steps; ++step) {
-        barrier_wait(full + 8 * stage, parity);
-        const unsigned base = ring + stage * kBytes;
-        const unsigned a_even = base + a_at + flip, a_odd = base + a_at - flip;
-        const unsigned b_base = base + b_at;
 #pragma unroll
-        for (int quad = 0; quad < kBk / 4; ++quad) {
-            float fa[8][4];
+        for (int kk = 0; kk < kBk; ++kk) {
+            if (!AHEAD && kk % 4 == 0) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const int part = quad ^ (2 * (i & 1));
-                const unsigned from = (part & 1 ? a_odd : a_even) + i * 4 * 64 + part * 16;
-                asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                             : "=f"(fa[i][0]), "=f"(fa[i][1]), "=f"(fa[i][2]), "=f"(fa[i][3])
-                             : "r"(from));
+                for (int i = 0; i < 8; ++i) read_a(base, kk / 4, i);
             }
-#pragma unroll
-            for (int kk = 0; kk < 4; ++kk) {
-                float fb[TN];
-#pragma unroll
-                for (int q = 0; q < TN / 4; ++q) {
-                    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                                 : "=f"(fb[4 * q]), "=f"(fb[4 * q + 1]), "=f"(fb[4 * q + 2]),
-                                   "=f"(fb[4 * q + 3])
-                                 : "r"(b_base + ((quad * 4 + kk) * BN + q * 32) * 4));
-                }
-#pragma unroll
-                for (int i = 0; i < 8; ++i) {
-#pragma unroll
-                    for (int j = 0; j < TN; ++j) acc[i][j] = fmaf(fa[i][kk], fb[j], acc[i][j]);
-                }
+            if constexpr (kHeld == 1) read_b(fb[0], base, kk);
+            if (kk == kBk - 1) {
+                // Everything of this stage is in registers: give it back and turn to the next.
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * stage);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+                base = ring + stage * kBytes;
+                if (step + 1 < steps) barrier_wait(full + 8 * stage, parity);
             }
+            if constexpr (kHeld == 2) read_b(fb[(kk + 1) % 2], base, (kk + 1) % kBk);
+            outer_product<ORDER, 8, TN>([&](int i, int j) {
+                acc[i][j] = fmaf(fa[i][kk % 4], fb[kk % kHeld][j], acc[i][j]);
+                // With its last column a row's four k are used up: the next four arrive meanwhile.
+                if (AHEAD && kk % 4 == 3 && j == TN - 1) read_a(base, (kk + 1) / 4 % 4, i);
+            });
             // Halfway through a stage the slowest warp has most likely left the one before.
-            if (quad == 1 && feeder) {
+            if (kk == kBk / 2 && feeder) {
                 const int next = step + STAGES - 1;
                 if (next < steps) {
                     barrier_wait(empty + 8 * fill_stage, fill_parity);
@@ -133,9 +154,6 @@ __global__ __launch_bounds__(kThreads, kBlocks) void matrix_mul(
                 if (++fill_stage == STAGES) fill_stage = 0, fill_parity ^= 1;
             }
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(empty + 8 * stage);
-        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 
     const int row = row0 + warp_m * 32 + lane_m, col = col0 + warp_n * 8 * TN + lane_n * 4;

@@ -35,7 +35,7 @@ args = ["c", "partial", "m * n:i64"]
 #include "gemm_simt.cuh"
 
 constexpr int kTm = BM == 32 ? 4 : 8;
-using Tile = SimtTile<BM, BN, 8, kTm, 8, STAGES, VEC>;
+using Tile = SimtTile<BM, BN, 8, kTm, 8, STAGES, VEC, 0>;
 
 __global__ __launch_bounds__(Tile::kThreads, 2) void multiply_part(
     float* __restrict__ partial, const float* __restrict__ a, const float* __restrict__ b, int m,
