@@ -218,7 +218,7 @@ def make_proposer(name: str, study: Study) -> Proposer:
         case "crossover":
             return CrossoverProposer()
         case "inbox":
-            return InboxProposer(study.folder / "inbox")
+            return InboxProposer(study.folder)
     raise UnknownNameError("proposer", name, ("rules", "crossover", "inbox"))
 
 

@@ -1,8 +1,8 @@
 """Make an operator and its naive variant from a Python function with loops (Numba or plain).
 
 The function writes its outputs in place, and its parameters are named after the operator's
-arguments and size symbols. It becomes the naive variant; run again in float64 it is the reference, unless an
-independent one is given, and the result says so.
+arguments and size symbols. It becomes the naive variant; run again in float64 it is the reference,
+unless an independent one is given, and the result says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a user's studies, compiler caches and locks live: ``KERNELSEARCH_HOME`` or the XDG cache."""
+"""Where studies, compiler caches and locks live: ``KERNELSEARCH_HOME`` or the XDG cache."""
 
 from __future__ import annotations
 

@@ -393,7 +393,13 @@ class StudyRun:
         result = self._result(champion, timings, comparison, finished)
         study.confirm(champion.candidate, timings)
         study.ledger.add_event("result", result.to_json())
-        self._tell(None, "confirmed in a fresh process", phase="done")
+        self.observer(Progress(
+            phase="done", candidates=result.candidates, statuses=result.statuses,
+            best_speedup=result.speedup,
+            best_us=geometric_mean([w.time_us for w in result.workloads]),
+            best_variant=result.variant_name, sol_fraction=result.sol_fraction,
+            elapsed_s=result.seconds, message="confirmed in a fresh process",
+        ))  # fmt: skip
         return result
 
     def _confirm_settings(self) -> TimingSettings:
@@ -474,9 +480,8 @@ class StudyRun:
         self._tell(evaluation, "", work=work)
 
     def _tell(
-        self, evaluation: Evaluation | None, message: str, work: Work | None = None,
-        phase: str | None = None,
-    ) -> None:  # fmt: skip
+        self, evaluation: Evaluation | None, message: str, work: Work | None = None
+    ) -> None:
         archive = self.study.archive
         best = archive.best()
         elapsed = time.perf_counter() - self._started
@@ -484,7 +489,7 @@ class StudyRun:
         if best is not None and all(t.sol_us for t in best.timings):
             fraction = geometric_mean([t.sol_us / t.median_us for t in best.timings if t.sol_us])
         self.observer(Progress(
-            phase=phase or self._phase, candidates=archive.count(), statuses=archive.statuses(),
+            phase=self._phase, candidates=archive.count(), statuses=archive.statuses(),
             best_speedup=self.study.objective(best) if best is not None else None,
             best_us=self.study.best_us(),
             best_variant=archive.variant(best.candidate.variant).name if best is not None else "",

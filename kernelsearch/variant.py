@@ -121,11 +121,11 @@ class Variant:
         for params in itertools.islice(self.combinations(), 100_000):
             if self.violated(params, facts, dtype) is None:
                 return params
+        rules = "; ".join(f"{k}: {e.text}" for k, e in self.constraints.items())
         raise VariantError(
-            f"its constraints leave no candidate on this device: "
-            f"{ {k: e.text for k, e in self.constraints.items()} }; widen a tunable or a constraint",
-            self.path,
-        )
+            f"its constraints leave no candidate on this device ({rules}); widen a tunable or a "
+            "constraint", self.path,
+        )  # fmt: skip
 
     def check_params(self, params: Params) -> None:
         """Raise ``RejectedError`` unless ``params`` binds every tunable to one of its choices."""
@@ -168,6 +168,9 @@ class Variant:
         """Return what a compiler needs for one candidate.
 
         Args:
+            params: values of the tunables.
+            dtype: element type.
+            arch: architecture to compile for.
             operator: needed for Numba, which compiles for the types of the arguments.
         """
         kernels = tuple(dict.fromkeys(

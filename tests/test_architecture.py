@@ -166,8 +166,8 @@ TABLE: dict[str, dict[str, str]] = {
         "testing.fakes": "errors measure records shm",
     },
     "8 front ends": {
-        "__main__": "cli.main",
-        "cli": "cli.main",
+        "__main__": "cli",
+        "cli": "cli.entry",
         "cli.app": "versions",
         "cli.bundles": (
             "api cli.app cli.console cli.studies errors export.bundle home study targets.choose "
@@ -183,7 +183,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "cli.housekeeping": "cli.app cli.console cli.studies errors home",
         "cli.listing": "cli.app cli.console cli.studies errors operators_io resources result study",
-        "cli.main": (
+        "cli.entry": (
             "cli.app cli.bundles cli.checking cli.console cli.doctor cli.housekeeping cli.listing "
             "cli.proposals cli.scaffold cli.showing cli.tuning errors"
         ),

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kernelsearch.cli.main import main
+from kernelsearch.cli.entry import main
 
 __all__ = ["main"]

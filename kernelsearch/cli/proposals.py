@@ -11,7 +11,7 @@ from kernelsearch.cli.app import JsonFlag, TrustFlag, app
 from kernelsearch.cli.console import emit_json, out
 from kernelsearch.cli.studies import find_study, open_study
 from kernelsearch.errors import StudyError, UnknownNameError, VariantError
-from kernelsearch.propose.inbox import render_request
+from kernelsearch.propose.inbox import request_text
 from kernelsearch.records import Proposal
 from kernelsearch.study import Study
 
@@ -27,7 +27,7 @@ def ask(
     opened = open_study(find_study(study), trust)
     try:
         hash_ = _parent(opened, parent)
-        text = render_request(opened.proposal_request(hash_, 1))
+        text = request_text(opened.proposal_request(hash_, 1))
     finally:
         opened.close()
     if json_:
