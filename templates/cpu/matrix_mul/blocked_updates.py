@@ -15,30 +15,41 @@ kernel = "matrix_mul"
 args = ["c", "a", "b"]
 """
 
+import numpy as np
 from numba import prange
 
 
-def update_pair(c0, c1, b0, b1, b2, b3, a0, a1):
-    p0 = a0[0]
-    p1 = a0[1]
-    p2 = a0[2]
-    p3 = a0[3]
-    q0 = a1[0]
-    q1 = a1[1]
-    q2 = a1[2]
-    q3 = a1[3]
-    for j in range(c0.shape[0]):
-        v0 = b0[j]
-        v1 = b1[j]
-        v2 = b2[j]
-        v3 = b3[j]
-        c0[j] = c0[j] + p0 * v0 + p1 * v1 + p2 * v2 + p3 * v3
-        c1[j] = c1[j] + q0 * v0 + q1 * v1 + q2 * v2 + q3 * v3
+def update_pair(c, a, b, i, p, left, right):
+    # Unsigned positions need no test for Python's negative indices.
+    i0 = np.uint64(i)
+    i1 = np.uint64(i + 1)
+    k0 = np.uint64(p)
+    k1 = np.uint64(p + 1)
+    k2 = np.uint64(p + 2)
+    k3 = np.uint64(p + 3)
+    p0 = a[i0, k0]
+    p1 = a[i0, k1]
+    p2 = a[i0, k2]
+    p3 = a[i0, k3]
+    q0 = a[i1, k0]
+    q1 = a[i1, k1]
+    q2 = a[i1, k2]
+    q3 = a[i1, k3]
+    for j in range(np.uint64(left), np.uint64(right)):
+        v0 = b[k0, j]
+        v1 = b[k1, j]
+        v2 = b[k2, j]
+        v3 = b[k3, j]
+        c[i0, j] = c[i0, j] + p0 * v0 + p1 * v1 + p2 * v2 + p3 * v3
+        c[i1, j] = c[i1, j] + q0 * v0 + q1 * v1 + q2 * v2 + q3 * v3
 
 
-def update_one(c0, b0, factor):
-    for j in range(c0.shape[0]):
-        c0[j] += factor * b0[j]
+def update_one(c, a, b, i, p, left, right):
+    factor = a[i, p]
+    row = np.uint64(i)
+    depth = np.uint64(p)
+    for j in range(np.uint64(left), np.uint64(right)):
+        c[row, j] += factor * b[depth, j]
 
 
 def matrix_mul(c, a, b):
@@ -57,15 +68,10 @@ def matrix_mul(c, a, b):
                 whole = start + (stop - start) // 4 * 4
                 for i in range(top, bottom - 1, 2):
                     for p in range(start, whole, 4):
-                        update_pair(
-                            c[i, left:right], c[i + 1, left:right],
-                            b[p, left:right], b[p + 1, left:right],
-                            b[p + 2, left:right], b[p + 3, left:right],
-                            a[i, p : p + 4], a[i + 1, p : p + 4],
-                        )
+                        update_pair(c, a, b, i, p, left, right)
                     for p in range(whole, stop):
-                        update_one(c[i, left:right], b[p, left:right], a[i, p])
-                        update_one(c[i + 1, left:right], b[p, left:right], a[i + 1, p])
+                        update_one(c, a, b, i, p, left, right)
+                        update_one(c, a, b, i + 1, p, left, right)
                 if (bottom - top) % 2 == 1:
                     for p in range(start, stop):
-                        update_one(c[bottom - 1, left:right], b[p, left:right], a[bottom - 1, p])
+                        update_one(c, a, b, bottom - 1, p, left, right)

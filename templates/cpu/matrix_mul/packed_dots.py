@@ -20,6 +20,7 @@ kernel = "matrix_mul"
 args = ["c", "a", "bt"]
 """
 
+import numpy as np
 from numba import prange
 
 
@@ -36,14 +37,22 @@ def transpose(bt, b):
                     bt[j, p] = b[p, j]
 
 
-def dot(x, y):
+def dot(a, bt, i, j, start, stop):
     total = ELEM(0)
-    for p in range(x.shape[0]):
-        total += x[p] * y[p]
+    for p in range(np.uint64(start), np.uint64(stop)):
+        total += a[i, p] * bt[j, p]
     return total
 
 
-def dots_4x3(c, i, j, a0, a1, a2, a3, b0, b1, b2):
+def dots_4x3(c, a, bt, i, j, start, stop):
+    # Unsigned positions need no test for Python's negative indices.
+    i0 = np.uint64(i)
+    i1 = np.uint64(i + 1)
+    i2 = np.uint64(i + 2)
+    i3 = np.uint64(i + 3)
+    j0 = np.uint64(j)
+    j1 = np.uint64(j + 1)
+    j2 = np.uint64(j + 2)
     s00 = ELEM(0)
     s01 = ELEM(0)
     s02 = ELEM(0)
@@ -56,38 +65,38 @@ def dots_4x3(c, i, j, a0, a1, a2, a3, b0, b1, b2):
     s30 = ELEM(0)
     s31 = ELEM(0)
     s32 = ELEM(0)
-    for p in range(a0.shape[0]):
-        y0 = b0[p]
-        y1 = b1[p]
-        y2 = b2[p]
-        x = a0[p]
-        s00 += x * y0
-        s01 += x * y1
-        s02 += x * y2
-        x = a1[p]
-        s10 += x * y0
-        s11 += x * y1
-        s12 += x * y2
-        x = a2[p]
-        s20 += x * y0
-        s21 += x * y1
-        s22 += x * y2
-        x = a3[p]
-        s30 += x * y0
-        s31 += x * y1
-        s32 += x * y2
-    c[i, j] += s00
-    c[i, j + 1] += s01
-    c[i, j + 2] += s02
-    c[i + 1, j] += s10
-    c[i + 1, j + 1] += s11
-    c[i + 1, j + 2] += s12
-    c[i + 2, j] += s20
-    c[i + 2, j + 1] += s21
-    c[i + 2, j + 2] += s22
-    c[i + 3, j] += s30
-    c[i + 3, j + 1] += s31
-    c[i + 3, j + 2] += s32
+    for p in range(np.uint64(start), np.uint64(stop)):
+        y0 = bt[j0, p]
+        y1 = bt[j1, p]
+        y2 = bt[j2, p]
+        x0 = a[i0, p]
+        x1 = a[i1, p]
+        x2 = a[i2, p]
+        x3 = a[i3, p]
+        s00 += x0 * y0
+        s01 += x0 * y1
+        s02 += x0 * y2
+        s10 += x1 * y0
+        s11 += x1 * y1
+        s12 += x1 * y2
+        s20 += x2 * y0
+        s21 += x2 * y1
+        s22 += x2 * y2
+        s30 += x3 * y0
+        s31 += x3 * y1
+        s32 += x3 * y2
+    c[i0, j0] += s00
+    c[i0, j1] += s01
+    c[i0, j2] += s02
+    c[i1, j0] += s10
+    c[i1, j1] += s11
+    c[i1, j2] += s12
+    c[i2, j0] += s20
+    c[i2, j1] += s21
+    c[i2, j2] += s22
+    c[i3, j0] += s30
+    c[i3, j1] += s31
+    c[i3, j2] += s32
 
 
 def matrix_mul(c, a, bt):
@@ -107,15 +116,10 @@ def matrix_mul(c, a, bt):
                 whole = left + (right - left) // 3 * 3
                 for i in range(top, low, 4):
                     for j in range(left, whole, 3):
-                        dots_4x3(
-                            c, i, j,
-                            a[i, start:stop], a[i + 1, start:stop],
-                            a[i + 2, start:stop], a[i + 3, start:stop],
-                            bt[j, start:stop], bt[j + 1, start:stop], bt[j + 2, start:stop],
-                        )
+                        dots_4x3(c, a, bt, i, j, start, stop)
                     for j in range(whole, right):
                         for r in range(i, i + 4):
-                            c[r, j] += dot(a[r, start:stop], bt[j, start:stop])
+                            c[r, j] += dot(a, bt, r, j, start, stop)
                 for i in range(low, bottom):
                     for j in range(left, right):
-                        c[i, j] += dot(a[i, start:stop], bt[j, start:stop])
+                        c[i, j] += dot(a, bt, i, j, start, stop)
