@@ -30,7 +30,7 @@ from kernelsearch.targets.cuda_load import LoadedBinary
 from kernelsearch.targets.cuda_nvml import DeviceMonitor
 from kernelsearch.targets.cuda_replicas import ReplicaCache
 from kernelsearch.targets.cuda_run import Block, run_plan
-from kernelsearch.targets.cuda_time import Timing
+from kernelsearch.targets.cuda_time import TimedRequest
 
 Report = TypeVar("Report", RunReport, TimeReport)
 
@@ -130,7 +130,7 @@ class CudaExecutable:
         ]
         with self._context.faults("preparing the inputs"):
             replicas = self._replicas.get(request.sets)
-        report = Timing(self._context, request, fresh, replicas, self._monitor).measure()
+        report = TimedRequest(self._context, request, fresh, replicas, self._monitor).measure()
         if report.modified_inputs or report.corrupted_guards:
             self._replicas.drop(replicas)
         return report

@@ -52,7 +52,7 @@ def _copy_gbps(context: CudaContext, nbytes: int, calls: int) -> float:
 
 
 def _graph_us(context: CudaContext, fill: Callable[[object], None]) -> float:
-    builder = context.stream.create_graph_builder()
+    builder = context.handle.create_graph_builder()
     builder.begin_building()
     fill(builder)
     graph = builder.end_building().complete()

@@ -114,6 +114,17 @@ _TABLE_BYTES = 1 << 20
 _MAX_REGIONS = _TABLE_BYTES // 32
 
 
+def _api() -> tuple[Any, Any, type[Exception]]:
+    """Return cuda.core, the driver's bindings and the exception that cuda.core raises."""
+    try:
+        import cuda.core as core
+        from cuda.bindings import driver
+        from cuda.core._utils.cuda_utils import CUDAError
+    except ImportError as error:
+        raise MissingExtraError("running CUDA kernels", "cuda", "cuda-core") from error
+    return core, driver, CUDAError
+
+
 class CudaContext:
     """The device, opened in this process. Not thread-safe.
 
@@ -123,27 +134,19 @@ class CudaContext:
     """
 
     def __init__(self, device: Device, ordinal: int = 0, cache_folder: str | None = None) -> None:
-        try:
-            import cuda.core as core
-            from cuda.bindings import driver
-            from cuda.core._utils.cuda_utils import CUDAError
-        except ImportError as error:
-            raise MissingExtraError("running CUDA kernels", "cuda", "cuda-core") from error
-        self.core: Any = core
-        self.driver: Any = driver
-        self.error_type: type[Exception] = CUDAError
+        self.core, self.driver, self.error_type = _api()
         self.device = device
         self.dead = ""
         try:
-            self.handle: Any = core.Device(ordinal)
+            self.handle: Any = self.core.Device(ordinal)
             self.handle.set_current()
-        except (CUDAError, RuntimeError) as error:
+        except (self.error_type, RuntimeError) as error:
             raise TargetUnavailableError(
                 f"CUDA device {ordinal} cannot be opened ({error})"
             ) from error
         self.stream: Any = self.handle.create_stream()
         self.raw: Any = self.stream.handle
-        self.total_bytes = int(self.check(driver.cuMemGetInfo())[1])
+        self.total_bytes = int(self.check(self.driver.cuMemGetInfo())[2])
         self.pci_bus_id = str(self.handle.pci_bus_id)
         self.l2_bytes = device.facts["l2_bytes"]
         self._kernels = self._load_helpers(cache_folder)

@@ -6,6 +6,7 @@ without one must never load object code.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kernelsearch.errors import SpecError, TargetUnavailableError
+from kernelsearch.errors import MissingExtraError, SpecError, TargetUnavailableError
 from kernelsearch.records import Device
 
 PROBE_DEADLINE_S = 60.0
@@ -98,8 +99,11 @@ def probe_device(ordinal: int = 0, deadline_s: float = PROBE_DEADLINE_S) -> Devi
     """Ask the driver, in a child process, which device it has.
 
     Raises:
+        MissingExtraError: the CUDA packages are not installed.
         TargetUnavailableError: no driver, no such device, or no answer within the deadline.
     """
+    if not _bindings_installed():
+        raise MissingExtraError("the CUDA target", "cuda", "cuda-core")
     root = str(Path(__file__).resolve().parents[2])
     code = (
         f"import sys; sys.path.insert(0, {root!r}); "
@@ -128,6 +132,13 @@ def probe_device(ordinal: int = 0, deadline_s: float = PROBE_DEADLINE_S) -> Devi
                   datasheet_ceilings(answer["name"]))  # fmt: skip
 
 
+def _bindings_installed() -> bool:
+    try:
+        return importlib.util.find_spec("cuda.bindings") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def _probe_answer(output: bytes) -> dict[str, Any]:
     for line in reversed(output.decode(errors="replace").splitlines()):
         if line.startswith("{"):
@@ -145,11 +156,8 @@ def answer_probe(ordinal: int) -> None:
 
 
 def _ask_driver(ordinal: int) -> Mapping[str, Any]:
-    try:
-        from cuda.bindings import driver
-    except ImportError:
-        return {"error": "the CUDA target needs the package 'cuda-core', which is not installed; "
-                         "install it with: pip install 'kernelsearch[cuda]'"}  # fmt: skip
+    from cuda.bindings import driver
+
     looked_for = "looked for libcuda.so.1 and a device behind it"
     try:
         status = driver.cuInit(0)[0]

@@ -86,6 +86,15 @@ class LoadedBinary:
                 for name, kernel in self._kernels.items()
             }
 
+    def _kernel(self, name: str) -> Any:
+        if name not in self._kernels:
+            raise LaunchError(
+                f"the launch plan names kernel {name!r}, which the binary does not have (it has: "
+                f"{', '.join(sorted(self._kernels))})",
+                {"kernel": name, "known": sorted(self._kernels)},
+            )
+        return self._kernels[name]
+
     def _attribute(self, name: str, kernel: Any) -> int:
         driver = self.context.driver
         kind = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
@@ -118,7 +127,7 @@ class LoadedBinary:
                     self._check_limits(step)
 
     def _check_limits(self, step: KernelStep) -> None:
-        kernel = self._kernels[step.kernel]
+        kernel = self._kernel(step.kernel)
         facts = self.context.device.facts
         threads = math.prod(step.block)
         most = self._attribute("MAX_THREADS_PER_BLOCK", kernel)
@@ -200,7 +209,7 @@ class LoadedBinary:
                 continue
             args = self._arguments(step, buffers, maps)
             label = f"step {number} ({step.kernel})"
-            kernel = self._kernels[step.kernel]
+            kernel = self._kernel(step.kernel)
             bound.append(BoundKernel(label, self._config(step), kernel, args))
         return tuple(bound)
 

@@ -112,7 +112,7 @@ class _Player:
         self.spaces.release()
 
 
-class Timing:
+class TimedRequest:
     """One time request being worked on."""
 
     def __init__(

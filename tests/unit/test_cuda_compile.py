@@ -1,10 +1,12 @@
 import pickle
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kernelsearch.errors import (
     CompileError,
+    MissingExtraError,
     RejectedError,
     ResourceLimitError,
     SpecError,
@@ -15,6 +17,7 @@ from kernelsearch.targets.cuda_elf import Cubin
 
 pytest.importorskip("cuda.core", reason="the cuda extra is not installed")
 
+from kernelsearch.targets import cuda_device
 from kernelsearch.targets.cuda import CudaTarget
 from kernelsearch.targets.cuda_compile import compile_cuda
 from kernelsearch.targets.cuda_device import (
@@ -189,6 +192,29 @@ def test_target_without_a_device():
         CudaTarget(arch="sm_12")
     with pytest.raises(RejectedError):
         target.compile(CompileJob("cpu", "", ("k",), ""))
+
+
+def test_missing_packages_are_named(monkeypatch):
+    probe_device.cache_clear()
+    monkeypatch.setattr(cuda_device, "_bindings_installed", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"cuda-core.*kernelsearch\[cuda\]"):
+        CudaTarget(arch="sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("import time; time.sleep(60)", "did not answer within"),
+     ("raise SystemExit(3)", "exit code 3"),
+     ('print("noise"); print(\'{"error": "broken"}\')', "broken"), ("print('{')", "exit code 0")],
+)  # fmt: skip
+def test_a_driver_that_misbehaves(monkeypatch, code, message):
+    probe_device.cache_clear()
+    run = subprocess.run
+    monkeypatch.setattr(
+        cuda_device.subprocess, "run", lambda args, **k: run([args[0], "-c", code], **k)
+    )
+    with pytest.raises(TargetUnavailableError, match=message):
+        probe_device(0, 2.0)
 
 
 def test_device_tables():
