@@ -47,6 +47,7 @@ from kernelsearch.records import (
 START_DEADLINE_S = 120.0
 MAX_LOADED = 48
 UNLOAD_DEADLINE_S = 30.0
+CLOSE_DEADLINE_S = 2.0
 STDERR_TAIL = 4000
 ALIVE = "closed its pipe"
 # The child needs no secrets, and a candidate must not find any there.
@@ -188,6 +189,16 @@ class ChildProcess:
         if process is not None:
             _kill_group(process)
 
+    def close(self) -> None:
+        """End the child: an idle one goes by itself when its pipe closes, any other is killed."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=CLOSE_DEADLINE_S)
+        self.kill()
+
     def kill(self) -> None:
         """End the child and its process group at once, if there is one."""
         if self._process is not None:
@@ -308,7 +319,8 @@ class IsolatedRunner:
         self.restarts += 1
 
     def close(self) -> None:
-        self._forget()
+        self._child.close()
+        self._present.clear()
         self._wanted.clear()
 
     def _ensure(self, key: str, deadline_s: float) -> None:
@@ -382,4 +394,4 @@ class CompileProcess:
         self._child.interrupt()
 
     def close(self) -> None:
-        self._child.kill()
+        self._child.close()

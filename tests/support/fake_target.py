@@ -7,6 +7,7 @@ right.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -94,6 +95,10 @@ def act(behaviour: str) -> tuple[str, ...]:
         case "count":
             with open(argument, "a") as file:
                 file.write(f"{os.getpid()}\n")
+        case "at_exit":
+            atexit.register(Path(argument).write_text, "went by itself")
+        case "stay":
+            atexit.register(time.sleep, 3600)
         case "environment":
             return tuple(sorted(os.environ))
         case "facts":

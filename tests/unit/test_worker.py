@@ -275,6 +275,30 @@ def test_restart_gives_a_fresh_process_with_everything_loaded(runner: IsolatedRu
     assert runner.restarts == 1
 
 
+def test_closing_lets_an_idle_worker_go_by_itself(runner: IsolatedRunner, tmp_path: Path) -> None:
+    note = tmp_path / "left"
+    runner.run(load(runner, run=f"at_exit {note}"), DEADLINE)
+    pid = runner.pid
+    runner.close()
+    assert note.read_text() == "went by itself"
+    assert pid is not None
+    assert not alive(pid)
+    runner.close()
+
+
+def test_closing_kills_a_worker_that_does_not_go(
+    runner: IsolatedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "CLOSE_DEADLINE_S", 0.2)
+    runner.run(load(runner, run="stay"), DEADLINE)
+    pid = runner.pid
+    started = time.monotonic()
+    runner.close()
+    assert time.monotonic() - started < 5
+    assert pid is not None
+    assert not alive(pid)
+
+
 def test_a_binary_never_loaded_is_our_error(runner: IsolatedRunner) -> None:
     with pytest.raises(WorkerError, match="never loaded"):
         runner.run(RunRequest("unknown", PLAN, ()), DEADLINE)
