@@ -243,7 +243,9 @@ def _failure(job: CompileJob, kernel: str, text: str) -> CompileError:
     for row in text.splitlines():
         if row.startswith(("This error may have been caused", "For more information", "To see")):
             break
-        if row.strip() and not re.search(r"site-packages|^During: |<source elided>|^Failed in nopython mode", row):
+        if row.strip() and not re.search(
+            r"site-packages|^During: |<source elided>|^Failed in nopython mode", row
+        ):
             kept.append(row.rstrip())
     log = "\n".join(kept)[:MAX_LOG]
     reason = next((r.strip() for r in kept if "pipeline (step" not in r), "does not compile")

@@ -159,7 +159,7 @@ def measure_ceilings() -> dict[str, float]:
         peak = max(copied, traffic / _best(read, out, source, repeats))
         # Small data sit in caches nearer to the core, several times faster.
         ceilings[f"peak_{name}_gbps"] = (1.5 if name == "dram" else 4.0) * peak
-    repeats = 100_000
+    repeats = 2_000_000  # milliseconds: well above the cost of waking the threads
     for name, dtype in (("fp32", np.dtype(np.float32)), ("fp64", np.dtype(np.float64))):
         factors = np.full((cores, 1024), 0.5, dtype)
         seconds = _best(multiply, np.zeros_like(factors), factors, repeats)
@@ -171,7 +171,7 @@ def measure_ceilings() -> dict[str, float]:
 def _best(function: Callable[..., None], *arguments: Any) -> float:
     function(*arguments)
     best = math.inf
-    for _ in range(5):
+    for _ in range(9):
         started = time.perf_counter()
         function(*arguments)
         best = min(best, time.perf_counter() - started)
