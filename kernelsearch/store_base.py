@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ from kernelsearch.errors import StorageError
 from kernelsearch.records import Candidate, Evaluation, Status, Timing, VariantRecord, digest
 
 BUSY_TIMEOUT_S = 30.0
+# What file systems without hard links answer.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 # fmt: off
 _NETWORK = frozenset({
     "nfs", "nfs4", "lustre", "gpfs", "cifs", "smb3", "smbfs", "beegfs", "ceph", "afs", "9p",
@@ -269,8 +272,6 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 def os_error(action: str, path: Path, error: OSError) -> StorageError:
     """Return a ``StorageError`` that says what failed, where, and what to do."""
-    import errno
-
     remedies = {
         errno.ENOSPC: "the disk is full: free space there, then resume the study",
         errno.EDQUOT: "the disk quota is used up: free space there, then resume the study",
@@ -324,6 +325,13 @@ def write_durably(path: Path, data: bytes, *, exclusive: bool = False) -> bool:
                 os.link(name, path)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                # No hard links here; two that write at the very same moment: the last one stays.
+                if path.exists():
+                    return False
+                os.replace(name, path)
         else:
             os.replace(name, path)
     finally:

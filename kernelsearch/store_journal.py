@@ -4,7 +4,7 @@ Beside the journal that Optuna writes (``study.journal``) lies ``study.journal.l
 
     study.json              format and settings, written once
     variants/<hash>.json    one file a variant, created whole or not at all
-    claims/<key>.<n>        held claims; the highest n counts, so a takeover is one O_EXCL create
+    claims/<key>.<n>        held claims; the highest n counts, so a takeover is one exclusive create
     owners/<id>.json        who claims; its modification time is the heartbeat
     logs/<id>.jsonl         what one process recorded: one fsynced JSON line a record
 
@@ -31,6 +31,7 @@ from kernelsearch.codec import decode, encode, from_json, plain, to_json, unplai
 from kernelsearch.errors import StorageError, StudyError
 from kernelsearch.records import Evaluation, VariantRecord
 from kernelsearch.store_base import (
+    NO_LINKS,
     Claim,
     Event,
     Ledger,
@@ -169,15 +170,8 @@ class JournalLedger(Ledger):
             self._beat(owner)
             number = held[-1][0] + 1 if held else 0
             path = folder / f"{key}.{number}"
-            try:
-                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-            except FileExistsError:
+            if not self._create(path, f"{owner.id}\n{lease_s!r}\n".encode()):
                 return Claim.TAKEN
-            try:
-                os.write(fd, f"{owner.id}\n{lease_s!r}\n".encode())
-                os.fsync(fd)
-            finally:
-                os.close(fd)
             # The holder before us may have recorded it between our look and our create.
             if self._recorded(key) is not None:
                 self._unlink(path)
@@ -187,6 +181,40 @@ class JournalLedger(Ledger):
                 self._unlink(path)
                 return Claim.TAKEN
             return Claim.CLAIMED
+
+    def _create(self, path: Path, data: bytes) -> bool:
+        """Create a claim file with its content; False if it exists.
+
+        Not synced: a claim that loss of power takes away is only made again.
+        """
+        fresh = path.with_name(f".new-{quote(self._writer, safe='')}")
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        self._unlink(fresh)
+        try:
+            self._write_new(fresh, flags, data)
+            # A link fails where the name exists, and whoever sees the claim sees its content.
+            os.link(fresh, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            # No hard links here: whoever is killed before the write leaves a claim without owner.
+            try:
+                self._write_new(path, flags, data)
+            except FileExistsError:
+                return False
+        finally:
+            self._unlink(fresh)
+        return True
+
+    @staticmethod
+    def _write_new(path: Path, flags: int, data: bytes) -> None:
+        fd = os.open(path, flags, 0o644)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
 
     def heartbeat(self, owner: Owner) -> None:
         with self._lock, self._translated("write the heartbeat in", self.home / "owners"):
@@ -204,7 +232,7 @@ class JournalLedger(Ledger):
         folder = self.home / "claims"
         with self._lock, self._translated("read the claims in", folder):
             highest: dict[str, tuple[int, Path]] = {}
-            for path in folder.iterdir():
+            for path in folder.glob("[!.]*"):
                 key, _, number = path.name.rpartition(".")
                 highest[key] = max(highest.get(key, (-1, path)), (int(number), path))
             return {

@@ -556,6 +556,27 @@ def test_journal_readers_agree_on_a_double_record(tmp_path: Path) -> None:
         assert a.evaluation(key_of(first)) == b.evaluation(key_of(first)) == first
 
 
+def test_journal_claims_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reopen("journal", tmp_path, create=True) as ledger:
+
+        def link(source: Any, target: Any) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        monkeypatch.setattr(os, "link", link)
+        me = Owner.here()
+        assert ledger.claim("k", me, 60) is Claim.CLAIMED
+        assert ledger.claim("k", Owner.here(), 60) is Claim.TAKEN
+        assert ledger.claims() == {"k": me.id}
+        assert ledger.release("k", me)
+        assert ledger.add_variant(variant())
+        assert not ledger.add_variant(variant())
+        ledger.write_settings({"a": 1})
+        with pytest.raises(StudyError, match="other settings"):
+            ledger.write_settings({"a": 2})
+
+
 def test_a_claim_file_without_content_runs_out(tmp_path: Path) -> None:
     with reopen("journal", tmp_path, create=True) as ledger:
         (folder,) = (tmp_path / "study.journal.ledger").glob("*/claims")
