@@ -8,7 +8,7 @@ import json
 import random
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,8 +146,11 @@ class Site:
         """The parent's best params, or {}."""
         return self.request.best.candidate.values if self.request.best is not None else {}
 
-    def fresh(self, base: str) -> str:
-        """Return ``base``, or ``base2`` ..., such that nothing of that name exists yet."""
+    def fresh(self, base: str, also: Iterable[str] = ()) -> str:
+        """Return ``base``, or ``base2`` ..., such that nothing of that name exists yet.
+
+        ``also`` holds names that the same change has given out already.
+        """
         if self.draft.language == "cuda":
             taken = self.cuda.identifiers()
         else:
@@ -156,6 +159,7 @@ class Site:
         taken |= {a.name for a in self.operator.arguments} | set(
             self.draft.meta.get("workspace", {})
         )
+        taken |= set(also)
         name, number = base, 2
         while name in taken:
             name, number = f"{base}{number}", number + 1

@@ -202,18 +202,6 @@ def _unbound(reads: list[ast.AST], bound: set[str], local: set[str]) -> bool:
     return bool((used & local) - bound)
 
 
-def _read_after(kernel: Kernel, place: Place) -> bool:
-    """Return whether names bound in a loop are read anywhere outside it."""
-    loop = place.node
-    inside = {id(n) for n in ast.walk(loop)}
-    names = _assigned([loop])
-    return any(
-        isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in names
-        and id(n) not in inside
-        for n in ast.walk(kernel.function)
-    )  # fmt: skip
-
-
 def _independent(kernel: Kernel, body: list[ast.stmt], variables: set[str]) -> bool:
     """Return whether passes with different loop variables touch different elements.
 
@@ -298,7 +286,7 @@ def parallel(site: Site) -> list[Change]:
             nested = any(node in list(ast.walk(f)) for f in found)
             if nested or not _independent(kernel, node.body, {_loop_var(node)}):
                 continue
-            if not _private(node.body) or _read_after(kernel, place):
+            if not _private(node.body) or _outlives(kernel, place):
                 continue
             node.iter.func = _name("prange")  # type: ignore[attr-defined]
             found.append(node)
@@ -362,7 +350,7 @@ def _tile(kernel: Kernel, number: int) -> Change | None:
     inner = _nest(outer)
     if inner is None or not isinstance(outer, ast.For) or not _permutable(kernel, outer, inner):
         return None
-    if _read_after(kernel, place):
+    if _outlives(kernel, place):
         return None
     size = kernel.site.fresh("TILE")
     i, j = _loop_var(outer), _loop_var(inner)
@@ -417,7 +405,7 @@ def _interchange(kernel: Kernel, number: int) -> Change | None:
     if _in_parallel(outer, inner):
         return None
     i, j = _loop_var(outer), _loop_var(inner)
-    if _stride_score(inner.body, i) <= _stride_score(inner.body, j) or _read_after(kernel, place):
+    if _stride_score(inner.body, i) <= _stride_score(inner.body, j) or _outlives(kernel, place):
         return None
     outer.target, inner.target = inner.target, outer.target
     outer.iter, inner.iter = inner.iter, outer.iter
@@ -463,7 +451,7 @@ def _expand_sum(kernel: Kernel, number: int) -> Change | None:
         return None
     if not isinstance(_indices(target)[-1], ast.Name) or _text(_indices(target)[-1]) != j:
         return None
-    if k in _names(target) or _stride_score([update], j) <= 0 or _read_after(kernel, place):
+    if k in _names(target) or _stride_score([update], j) <= 0 or _outlives(kernel, place):
         return None
     if not _calls_are_pure([update], kernel):
         return None
@@ -599,6 +587,13 @@ def _start_value(place: Place, total: str, how: str) -> ast.expr | None:
     return None
 
 
+def _outlives(kernel: Kernel, place: Place) -> bool:
+    """Return whether anything that a loop binds is read outside it."""
+    loop = place.node
+    assert isinstance(loop, ast.For)
+    return _read_elsewhere(kernel, loop, _assigned([loop]))
+
+
 def _read_elsewhere(kernel: Kernel, loop: ast.For, names: set[str]) -> bool:
     """Return whether ``names`` keep a value from this loop that something else reads.
 
@@ -682,7 +677,9 @@ def _hoist(kernel: Kernel, number: int) -> Change | None:
                 found.setdefault(_text(node), node)
     if not found:
         return None
-    names = {t: kernel.site.fresh(f"kept{n or ''}") for n, t in enumerate(found)}
+    names: dict[str, str] = {}
+    for text in found:
+        names[text] = kernel.site.fresh("kept", names.values())
     block: list[ast.stmt] = [*ast.parse(
         "\n".join(f"{names[t]} = {t}" for t in found)
     ).body]  # fmt: skip
@@ -719,15 +716,25 @@ def _invariant(node: ast.expr, changing: set[str]) -> Iterator[ast.expr]:
     conditional = any(isinstance(n, ast.IfExp | ast.BoolOp) for n in ast.walk(node))
     shape = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute)
     if worth and names and not names & changing and not conditional and not shape:
-        constant = isinstance(node, ast.Call) and all(
-            isinstance(a, ast.Constant) for a in node.args
-        )
-        if not constant:
+        if _costs(node):
             yield node
         return
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             yield from _invariant(child, changing)
+
+
+def _costs(node: ast.expr) -> bool:
+    """Return whether the compiler may be unable to move an expression out of a loop by itself.
+
+    Plain arithmetic it moves; loads might alias a store, and divisions might raise.
+    """
+    return any(
+        isinstance(n, ast.Subscript)
+        or (isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv | ast.Pow))
+        or (isinstance(n, ast.Call) and _text(n.func).startswith(("math.", "np.")))
+        for n in ast.walk(node)
+    )
 
 
 class _Replace(ast.NodeTransformer):
@@ -866,12 +873,22 @@ def _reciprocal(kernel: Kernel, number: int) -> Change | None:
         for n in ast.walk(s.value)
         if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) and isinstance(n.right, ast.Name)
     ]
+    divisors += [
+        s.value.id
+        for s in top
+        if isinstance(s, ast.AugAssign)
+        and isinstance(s.op, ast.Div)
+        and isinstance(s.value, ast.Name)
+    ]
     divisors = [d for d in dict.fromkeys(divisors) if d not in changing and not d.isupper()]
     if not divisors:
         return None
     divisor = divisors[0]
     inverse = kernel.site.fresh(f"inverse_{divisor}")
     for statement in top:
+        divides = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Div)
+        if divides and _text(statement.value) == divisor:
+            statement.op, statement.value = ast.Mult(), _name(inverse)  # type: ignore[union-attr]
         statement.value = _Multiply(divisor, inverse).visit(statement.value)
     guard = ast.If(
         _expr(f"{_text(bounds[0])} < {_text(bounds[1])}"),
