@@ -181,12 +181,12 @@ TABLE: dict[str, dict[str, str]] = {
         "cli.doctor": (
             "ceilings cli.app cli.console errors home locks records targets.choose versions worker"
         ),
-        "cli.housekeeping": "cli.app cli.console cli.studies errors home",
-        "cli.listing": "cli.app cli.console cli.studies errors operators_io resources result study",
         "cli.entry": (
             "cli.app cli.bundles cli.checking cli.console cli.doctor cli.housekeeping cli.listing "
             "cli.proposals cli.scaffold cli.showing cli.tuning errors"
         ),
+        "cli.housekeeping": "cli.app cli.console cli.studies errors home",
+        "cli.listing": "cli.app cli.console cli.studies errors operators_io resources result study",
         "cli.parsing": "errors operator records user_data variant",
         "cli.progress": "cli.console events records",
         "cli.proposals": "cli.app cli.console cli.studies errors propose.inbox records study",

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from kernelsearch.operators_io import load_operator
 from kernelsearch.protocols import Node, ProposalRequest, Proposer, Selector
-from kernelsearch.records import CompileJob, LaunchPlan, VariantRecord
+from kernelsearch.records import (
+    CompileJob,
+    Evaluation,
+    LaunchPlan,
+    Status,
+    Timing,
+    VariantRecord,
+)
 from kernelsearch.resources import template_paths
 from kernelsearch.search import SELECTORS
 from kernelsearch.testing.contracts import (
@@ -17,7 +27,7 @@ from kernelsearch.testing.contracts import (
     TargetContract,
     TargetExample,
 )
-from kernelsearch.variant import load_variant
+from kernelsearch.variant import load_variant, parse_variant
 from tests.support.fake_target import FakeTarget, job
 
 
@@ -108,6 +118,52 @@ class TestRulesForCuda(RulesContract):
 
 class TestRulesForSparseCuda(RulesContract):
     operator, target = "spmv_csr", "cuda"
+
+
+class TestCrossover(ProposerContract):
+    def make(self) -> ProposerExample:
+        from kernelsearch.propose.crossover import CrossoverProposer
+
+        asked = request("rms_norm", "cuda", "warp_row")
+        # A sibling that shares the parent's tunables and did best with a choice the parent lacks.
+        name, choices = next((n, c) for n, c in asked.parent.tunables.items() if len(c) > 1)
+        fewer = {**asked.parent.tunables, name: choices[:-1]}
+        text = asked.parent.source.replace(
+            f"{name} = [{', '.join(map(repr, choices))}]",
+            f"{name} = [{', '.join(map(repr, choices[:-1]))}]",
+        )
+        parent = parse_variant(text, "cuda")
+        assert parent.tunables == fewer
+        facts = asked.device.facts
+        best = next(
+            p for p in asked.parent.valid_params(facts, "float32") if p[name] == choices[-1]
+        )
+        evaluation = Evaluation(
+            asked.parent.candidate(best, "float32"), Status.OK, timings=(Timing("w", (1.0,)),)
+        )
+        record = VariantRecord(parent.hash, "rms_norm", "cuda", parent.source, "narrow")
+        return ProposerExample(
+            CrossoverProposer(),
+            replace(asked, parent=parent, parent_record=record,
+                    siblings=((asked.parent, evaluation),), known=frozenset({parent.hash})),
+        )  # fmt: skip
+
+
+class TestInbox(ProposerContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def make(self) -> ProposerExample:
+        from kernelsearch.propose.inbox import InboxProposer
+
+        asked = request("rms_norm", "cuda", "naive")
+        inbox = self.folder / "inbox"
+        inbox.mkdir(exist_ok=True)
+        for stem in ("warp_row", "block_row"):
+            variant = load_variant(template_paths("rms_norm", "cuda")[0].with_stem(stem))
+            (inbox / f"{stem}.cu").write_text(variant.source)
+        return ProposerExample(InboxProposer(self.folder, settle_s=0.0), asked)
 
 
 def test_a_contract_catches_a_bad_selector() -> None:
