@@ -48,7 +48,9 @@ __device__ __forceinline__ void copy_async(unsigned dst, const void* src) {
                      : "memory");
     }
 }
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void copy_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -59,9 +61,10 @@ __device__ __forceinline__ unsigned smem_address(const void* p) {
 }
 
 // Calls product(i, j) for every element of a rows x columns register tile, in one of three orders:
-// 0 row after row, 1 the same to and fro, 2 column after column to and fro. Going to and fro, nearly
-// every product finds one operand in the register reuse cache; one that reads three registers anew
-// costs a second cycle. The compiler reorders what it is given, so which is best is measured.
+// 0 row after row, 1 the same to and fro, 2 column after column to and fro. Going to and fro,
+// nearly every product finds one operand in the register reuse cache; products that read three
+// registers anew were the slower ones on an H200. The compiler reorders what it is given, so which
+// order is best is left to measurement.
 template <int kOrder, int kRows, int kColumns, typename Product>
 __device__ __forceinline__ void outer_product(const Product& product) {
     if constexpr (kOrder < 2) {

@@ -7,7 +7,7 @@
 // A lies transposed in shared memory (k outermost), so that both operands are read 16 bytes at a
 // time. Its copies are 4 bytes wide for that reason, and need no alignment; those of B are kVec
 // floats wide. A warp is 4 x 8 threads. The lanes are dealt so that each half warp touches two
-// groups of rows and eight of columns: reads of both operands are then broadcasts without conflicts.
+// groups of rows and eight of columns: both operands are then read by broadcast, without conflicts.
 template <int kBm, int kBn, int kBk, int kTm, int kTn, int kStages, int kVec, int kOrder>
 struct SimtTile {
     static constexpr int kThreads = (kBm / kTm) * (kBn / kTn);
@@ -19,9 +19,9 @@ struct SimtTile {
     static constexpr int kStage = kStageA + kStageB;
     static constexpr int kRowStep = kThreads / 8;
     static constexpr int kCopiesB = kBk * kBn / kVec / kThreads;
-    static_assert(kBm % (4 * kTm) == 0 && kBn % (8 * kTn) == 0, "tile is not a whole number of warps");
+    static_assert(kBm % (4 * kTm) == 0 && kBn % (8 * kTn) == 0, "the tile is whole warps");
     static_assert(kBk % 8 == 0 && kBm % kRowStep == 0, "A is copied in groups of 8 k");
-    static_assert(kCopiesB * kVec * kThreads == kBk * kBn, "B is copied in whole turns of the block");
+    static_assert(kCopiesB * kVec * kThreads == kBk * kBn, "B is copied in whole turns");
     static_assert(kStages >= 2, "one stage is read while another is filled");
 
     const float* a;

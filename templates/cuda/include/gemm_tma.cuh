@@ -62,10 +62,11 @@ __device__ __forceinline__ void box_load_shared(unsigned dst, const CUtensorMap&
         : "memory");
 }
 __device__ __forceinline__ void box_store(const CUtensorMap& map, int x, int y, unsigned src) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::
-                     "l"(&map),
-                 "r"(x), "r"(y), "r"(src)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+            &map),
+        "r"(x), "r"(y), "r"(src)
+        : "memory");
 }
 __device__ __forceinline__ void store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -89,6 +90,8 @@ __device__ __forceinline__ unsigned cluster_rank() {
     return rank;
 }
 __device__ __forceinline__ void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :::
-                     "memory");
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n"
+        "barrier.cluster.wait.acquire.aligned;\n" ::
+            : "memory");
 }

@@ -1,7 +1,7 @@
 /* kernelsearch
 format = 1
 operator = "matrix_mul"
-doc = "tensor cores through mma.sync, staged in registers element by element: any size and alignment"
+doc = "tensor cores through mma.sync, copied element by element: any size and alignment"
 dtypes = ["bfloat16"]
 requires = {arch = "sm_80"}
 [tunables]

@@ -17,7 +17,7 @@ spill = "AHEAD == 0 or TN == 16 or ORDER == 2"
 warps = "BN % (8 * TN) == 0"
 wide = "BM <= 2 * BN"
 threads = "128 <= BM * BN // (8 * TN) <= 256"
-fits = "(STAGES * 16 * (BM + BN) * 4 + 1024) * (256 // (BM * BN // 8 // TN) if TN == 16 else 512 // (BM * BN // 64)) <= max_shared_per_sm - 4096"
+slots = "(STAGES * 64 * (BM + BN) + 1024) * 32768 // (BM * BN) <= max_shared_per_sm - 4096"
 [domain]
 not_empty = "min(m, n, k) > 0"
 sizes = "max(m, n, k) <= 2147483000"

@@ -1,7 +1,7 @@
 /* kernelsearch
 format = 1
 operator = "matrix_mul"
-doc = "warpgroup products, one copying and two multiplying warpgroups, persistent blocks in clusters"
+doc = "warpgroup products: one warpgroup copies, two multiply; persistent blocks in clusters"
 dtypes = ["bfloat16"]
 requires = {arch = "sm_90a"}
 [tunables]
@@ -13,8 +13,8 @@ GROUP = [4, 8, 16]
 [constraints]
 registers = "MB * BN <= 256"
 pieces = "BN // 64 % CLUSTER == 0"
-fits = "STAGES * (MB * 128 + BN) * 128 + 32768 + 1024 <= max_shared_per_block - 256"
-deep = "(STAGES + 1) * (MB * 128 + BN) * 128 + 32768 + 1024 > max_shared_per_block - 256 or STAGES == 6"
+fits = "STAGES * (MB * 128 + BN) * 128 + 34048 <= max_shared_per_block"
+deep = "STAGES == 6 or (STAGES + 1) * (MB * 128 + BN) * 128 + 34048 > max_shared_per_block"
 [domain]
 not_empty = "min(m, n, k) > 0"
 sizes = "max(m, n, k) <= 2147483000"
