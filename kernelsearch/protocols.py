@@ -59,7 +59,11 @@ class Target(Protocol):
 
 
 class Executable(Protocol):
-    """Loaded binaries on an open device. Every method may raise CandidateError."""
+    """Loaded binaries on an open device. Every method may raise CandidateError.
+
+    It may also have a method ``confine(memory_bytes)``: called once after it is opened, to give up
+    for good what candidates do not need, and to let the process grow by so much memory only.
+    """
 
     def load(self, binary: Binary) -> None:
         """Load (and keep) a binary; afterwards requests name it by ``binary.key``."""

@@ -19,6 +19,8 @@ from kernelsearch.protocols import Executable, Target
 _PR_SET_PDEATHSIG = 1
 # Enough for any compiler cache; a flood of messages must not fill the disk.
 MAX_FILE_BYTES = 1 << 30
+# Of this machine's memory, what a candidate may take before it is its own failure.
+MEMORY_SHARE = 0.75
 
 
 def main(arguments: list[str]) -> int:
@@ -54,6 +56,9 @@ class _Server:
             if opens_device:
                 assert self._target is not None
                 self._executable = self._target.open()
+                confine = getattr(self._executable, "confine", None)
+                if confine is not None:
+                    confine(int(MEMORY_SHARE * _physical_memory()))
             return None
         if method == "compile":
             assert self._target is not None
@@ -83,6 +88,10 @@ def _limit_harm() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _memory_error(method: str) -> KernelSearchError:

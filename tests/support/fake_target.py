@@ -104,7 +104,13 @@ def act(behaviour: str) -> tuple[str, ...]:
         case "facts":
             limit = resource.getrlimit(resource.RLIMIT_CORE)[0]
             score = Path("/proc/self/oom_score_adj").read_text().strip()
-            return (f"core={limit}", f"oom={score}", f"session={os.getsid(0) == os.getpid()}")
+            confined = int(os.environ["CONFINED_TO"]) > 1 << 28
+            return (
+                f"confined={confined}",
+                f"core={limit}",
+                f"oom={score}",
+                f"session={os.getsid(0) == os.getpid()}",
+            )
         case _:
             raise AssertionError(f"unknown behaviour {behaviour!r}")
     return ()
@@ -145,6 +151,9 @@ class FakeExecutable:
 
     def __init__(self) -> None:
         self._loaded: dict[str, dict[str, str]] = {}
+
+    def confine(self, memory_bytes: int) -> None:
+        os.environ["CONFINED_TO"] = str(memory_bytes)
 
     def load(self, binary: Binary) -> None:
         behaviour = json.loads(binary.image)

@@ -263,6 +263,7 @@ def test_the_child_limits_its_harm(runner: IsolatedRunner) -> None:
     assert "core=0" in facts
     assert "session=True" in facts
     assert "oom=1000" in facts
+    assert "confined=True" in facts
 
 
 def test_restart_gives_a_fresh_process_with_everything_loaded(runner: IsolatedRunner) -> None:
