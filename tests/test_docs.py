@@ -60,6 +60,17 @@ def test_commands_exist(page: Path) -> None:
     assert used <= known
 
 
+def test_the_readme_names_every_command() -> None:
+    import typer.main
+
+    from kernelsearch.cli import main
+    from kernelsearch.cli.app import app
+
+    assert main is not None
+    known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert not {c for c in known if f"`kernelsearch {c}" not in text("README.md")}
+
+
 # --- docs/operators.md --------------------------------------------------------------------------
 
 
