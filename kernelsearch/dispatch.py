@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from kernelsearch.errors import WorkerError
 from kernelsearch.locks import DeviceLock
 from kernelsearch.protocols import Target
 from kernelsearch.records import Binary, CompileJob
 from kernelsearch.worker import CompileProcess
 
 DEFAULT_DEADLINE_S = 60.0
+ATTEMPTS = 3
 
 
 class CompilePool:
@@ -51,7 +54,14 @@ class CompilePool:
     def _compile(self, job: CompileJob) -> Binary:
         process = self._idle.get()
         try:
+            for _ in range(ATTEMPTS - 1):
+                # A broken compiler process is no fault of the job: a fresh one has another go.
+                with contextlib.suppress(WorkerError):
+                    return process.compile(job, self._deadline_s)
             return process.compile(job, self._deadline_s)
+        except WorkerError:
+            self.forget(job)
+            raise
         finally:
             self._idle.put(process)
 

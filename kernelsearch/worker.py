@@ -380,14 +380,17 @@ class CompileProcess:
         guard = self._lock.shared() if self._lock is not None else contextlib.nullcontext()
         with guard:
             try:
-                answer = self._child.call("compile", job, deadline_s)
+                return wire.binary(self._child.call("compile", job, deadline_s), job)
+            except WorkerError:
+                # Whoever answers nonsense is not asked again.
+                self._child.kill()
+                raise
             except CandidateTimeoutError as error:
                 raise CandidateTimeoutError(
                     f"the compiler did not finish within {deadline_s:.0f} s",
                     {**error.evidence, "stage": "compile",
                      "elapsed_s": round(time.perf_counter() - started, 3)},
                 ) from None  # fmt: skip
-        return wire.binary(answer, job)
 
     def interrupt(self) -> None:
         """End the compiler for good, from any thread; a job that runs in it fails."""

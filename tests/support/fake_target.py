@@ -81,6 +81,10 @@ def act(behaviour: str) -> tuple[str, ...]:
             body = argument.encode()
             os.write(int(sys.argv[1]), len(body).to_bytes(4, "big") + body)
             time.sleep(3600)
+        case "lie_once":
+            if not Path(argument).exists():
+                Path(argument).write_text("")
+                act("lie nonsense")
         case "huge":
             os.write(int(sys.argv[1]), (0x7FFFFFFF).to_bytes(4, "big"))
             time.sleep(3600)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelsearch.dispatch import CompilePool
-from kernelsearch.errors import CandidateTimeoutError, CompileError, KernelSearchError
+from kernelsearch.errors import CandidateTimeoutError, CompileError, KernelSearchError, WorkerError
 from tests.support.fake_target import FakeTarget, job
 
 
@@ -69,6 +69,16 @@ def test_closing_ends_what_runs_and_cancels_what_waits() -> None:
     assert waiting.cancelled()
     with pytest.raises(KernelSearchError):
         running.result(5)
+
+
+def test_a_broken_compiler_process_gets_another_go(pool: CompilePool, tmp_path: Path) -> None:
+    assert pool.submit(job(compile=f"lie_once {tmp_path / 'lied'}")).result(60).image
+    lying = job(compile="lie nonsense")
+    first = pool.submit(lying)
+    with pytest.raises(WorkerError):
+        first.result(60)
+    # What our own processes did wrong is not remembered against the job.
+    assert pool.submit(lying) is not first
 
 
 def test_a_cancelled_job_can_be_submitted_again() -> None:
