@@ -125,7 +125,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "targets.cuda_transfer": "",
         "user_data": "errors expressions operator shm",
-        "vendor": "cases errors operator operators_io verify",
+        "vendor": "cases errors home locks operator operators_io records verify",
         "verify": "cases errors operator protocols records variant verify_bound",
         "verify_bound": "operator shm",
     },
@@ -133,14 +133,14 @@ TABLE: dict[str, dict[str, str]] = {
         "evaluate": "cases errors measure operator protocols records sol variant verify",
     },
     "5 processes": {
-        "dispatch": "locks protocols records worker",
+        "dispatch": "errors locks protocols records worker",
         "worker": "errors locks protocols records wire",
         "worker_child": "errors protocols wire",
     },
     "6 studies": {
         "session": (
             "cases ceilings dispatch errors evaluate events home locks measure operator protocols "
-            "records result search.budget search.schedule study variant worker"
+            "records result search.budget search.schedule study variant verify worker"
         ),
         "study": (
             "archive errors home operator params protocols records resources result settings "
@@ -251,7 +251,8 @@ def tree(name: str) -> ast.Module:
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
-def imported(name: str) -> set[str]:
+@cache
+def imported(name: str) -> frozenset[str]:
     """Return the absolute names that a module imports anywhere in its text."""
     found: set[str] = set()
     for node in ast.walk(tree(name)):
@@ -263,7 +264,7 @@ def imported(name: str) -> set[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}".removeprefix("kernelsearch.")
                 found.add(f"kernelsearch.{inner}" if inner in MODULES else node.module)
-    return found
+    return frozenset(found)
 
 
 def all_imports(name: str) -> set[str]:
