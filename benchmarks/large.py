@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,10 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def commit() -> str:
+    if given := os.environ.get("KERNELSEARCH_COMMIT"):
+        return given
     done = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return done.stdout.strip() or os.environ.get("KERNELSEARCH_COMMIT", "unknown")
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
 def tune_command(item: str, options: argparse.Namespace) -> list[str]:
@@ -61,7 +64,7 @@ def run_all(options: argparse.Namespace) -> dict[str, dict]:
     return answers
 
 
-def vendor(item: str, options: argparse.Namespace, l2_bytes: int) -> dict[str, dict]:
+def vendor(item: str, options: argparse.Namespace, device: object) -> dict[str, dict]:
     from kernelsearch.errors import KernelSearchError
     from kernelsearch.operators_io import load_operator
     from kernelsearch.vendor import time_vendor
@@ -71,9 +74,7 @@ def vendor(item: str, options: argparse.Namespace, l2_bytes: int) -> dict[str, d
     found: dict[str, dict] = {}
     for workload in operator.workload_set(options.set, options.target):
         try:
-            timing = time_vendor(
-                operator, name, workload, dtype or "float32", options.target, l2_bytes
-            )
+            timing = time_vendor(operator, name, workload, dtype or "float32", device)
         except KernelSearchError as error:
             found[workload.key] = {"error": str(error)}
             continue
@@ -134,7 +135,6 @@ def main() -> None:
     from kernelsearch.home import cache_folder
     from kernelsearch.session import Equipment
     from kernelsearch.targets.choose import choose_target
-    from kernelsearch.versions import versions
 
     target = choose_target(options.target, cache_folder())
     with Equipment(target) as equipment:
@@ -142,9 +142,22 @@ def main() -> None:
     started = time.time()
     answers = run_all(options)
     elapsed = time.time() - started
-    vendors = {}
+    vendors: dict[str, dict] = {}
+    save(options, device, answers, vendors, elapsed)
     if not options.no_vendor:
-        vendors = {i: vendor(i, options, device.facts["l2_bytes"]) for i in options.items}
+        with ThreadPoolExecutor(options.jobs) as pool:
+            found = pool.map(lambda i: vendor(i, options, device), options.items)
+            vendors = dict(zip(options.items, found, strict=True))
+    save(options, device, answers, vendors, elapsed)
+    print("\n".join(rows(answers, vendors, dict(device.ceilings))))
+    print(f"ceilings: { {k: round(v, 2) for k, v in device.ceilings.items()} }")
+
+
+def save(
+    options: argparse.Namespace, device: object, answers: dict, vendors: dict, elapsed: float
+) -> None:
+    from kernelsearch.versions import versions
+
     document = {
         "benchmark": "large", "set": options.set, "budget": options.budget, "jobs": options.jobs,
         "device": device.name, "arch": device.arch, "driver": device.driver,
@@ -153,8 +166,6 @@ def main() -> None:
         "vendor": vendors,
     }  # fmt: skip
     Path(options.output).write_text(json.dumps(document, indent=1) + "\n")
-    print("\n".join(rows(answers, vendors, dict(device.ceilings))))
-    print(f"ceilings: { {k: round(v, 2) for k, v in device.ceilings.items()} }")
 
 
 if __name__ == "__main__":

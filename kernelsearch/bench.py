@@ -66,10 +66,7 @@ def _vendor_row(
     device = equipment.device
     name = operator.vendor.get(device.target, ("", None))[0]
     try:
-        with equipment.lock.exclusive():
-            found = time_vendor(
-                operator, path, workload, dtype, device.target, device.facts["l2_bytes"]
-            )
+        found = time_vendor(operator, path, workload, dtype, device)
     except WorkerError as error:
         return BenchRow(name, workload.key, status="unavailable", note=str(error))
     if found is None:

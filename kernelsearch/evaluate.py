@@ -37,7 +37,7 @@ from kernelsearch.records import (
 )
 from kernelsearch.sol import floor_us, sol_us
 from kernelsearch.variant import Variant
-from kernelsearch.verify import check_capture, plan_maker, verify
+from kernelsearch.verify import VerifyReport, check_capture, plan_maker, verify
 
 ATTEMPTS = 3
 # Sinks of timed calls; verification uses the slots below.
@@ -255,16 +255,15 @@ class Evaluator:
 
     def verify(
         self, variant: Variant, params: Params, binary: Binary, stages: Sequence[Stage]
-    ) -> tuple[str, ...]:
-        """Take a loaded binary through verification stages; return the cases that passed."""
+    ) -> VerifyReport:
+        """Take a loaded binary through verification stages."""
         make = plan_maker(variant, params, self.operator, self.device.facts, self.dtype)
         most = max((_data_bytes(self.operator, spec.workload, self.dtype)
                     for stage in stages for spec in stage.specs), default=0)  # fmt: skip
         deadline = self.deadlines.run_s + most / self.deadlines.bytes_per_s
-        report = verify(
+        return verify(
             self.runner, binary.key, make, stages, self.operator, self.dtype, self.cases, deadline
         )
-        return report.verified
 
 
 def _data_bytes(operator: Operator, workload: Workload, dtype: str) -> float:
@@ -283,6 +282,7 @@ class _Path:
         self.bound: Bound | None = None
         self.stages: dict[str, float] = {}
         self.verified: tuple[str, ...] = ()
+        self.outside: tuple[str, ...] = ()
         self._stage = "compile"
         self._since = time.perf_counter()
 
@@ -293,15 +293,21 @@ class _Path:
         self.stages["compile_cpu"] = compiled.compile_s
         self._next("verify")
         owner.runner.load(compiled, LOAD_DEADLINE_S)
-        self.verified = owner.verify(self.variant, self.params, compiled, owner.first_stages)
+        self._verify(compiled, owner.first_stages)
         self._next("measure")
         timings = owner.measure(self.bound, self.incumbent)
-        if self._wins(timings):
+        # A domain that leaves out every held-out size must at least be right where it is tuned.
+        if not self.verified or self._wins(timings):
             self._next("verify_winner")
-            more = owner.verify(self.variant, self.params, compiled, owner.last_stages)
-            self.verified = (*self.verified, *more)
+            self._verify(compiled, owner.last_stages)
         self._next("done")
-        return self._evaluation(Status.OK, "", {}, timings)
+        evidence = {"outside_domain": list(self.outside)} if self.outside else {}
+        return self._evaluation(Status.OK, "", evidence, timings)
+
+    def _verify(self, binary: Binary, stages: Sequence[Stage]) -> None:
+        report = self.owner.verify(self.variant, self.params, binary, stages)
+        self.verified = (*self.verified, *report.verified)
+        self.outside = (*self.outside, *report.outside)
 
     def _wins(self, timings: tuple[Timing, ...]) -> bool:
         if self.incumbent is None:

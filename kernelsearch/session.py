@@ -49,6 +49,7 @@ from kernelsearch.search.budget import Budget
 from kernelsearch.search.schedule import Action, Schedule, Standing
 from kernelsearch.study import Study, Work, rejected
 from kernelsearch.variant import Variant
+from kernelsearch.verify import probe_tolerance
 from kernelsearch.worker import IsolatedRunner
 
 HEARTBEAT_S = 20.0
@@ -145,16 +146,29 @@ class StudyRun:
         """
         study = self.study
         with study.ledger.kept_alive(study.owner, HEARTBEAT_S):
+            finished = False
             try:
+                self._probe_tolerance()
                 self._baseline()
                 self._phase = "search"
                 self._search(budget)
                 self._phase = "confirm"
-                return self._confirm(finished=True)
+                result = self._confirm(finished=True)
+                finished = True
+                return result
             finally:
                 self._pending.clear()
-                self.study.pause()
+                study.pause(finished=finished)
                 self.cases.close()
+
+    def _probe_tolerance(self) -> None:
+        """Once a study: prove that the operator's bound can reject wrong outputs at all."""
+        study = self.study
+        events, _ = study.ledger.events()
+        if any(e.kind == "tolerance_probed" for e in events):
+            return
+        probe_tolerance(study.operator, study.settings.dtype, study.settings.target)
+        study.ledger.add_event("tolerance_probed", {"dtype": study.settings.dtype})
 
     # --- baseline ----------------------------------------------------------------------------
 

@@ -256,6 +256,10 @@ class Study:
                 best = self.archive.best_of(parent) if parent else None
                 if best is not None:
                     starts.append(best.candidate.values)
+            if not starts:
+                # A template's author lists the choice to try first first.
+                variant = self.variant(hash_)
+                starts = [variant.default_params(self.device.facts, self.settings.dtype)]
             history = [
                 (e.candidate.values, self.objective(e)) for e in self.archive.evaluations_of(hash_)
             ]
@@ -318,7 +322,7 @@ class Study:
             self.ledger.revise(key, revised)
         self.refresh()
 
-    def pause(self) -> None:
+    def pause(self, *, finished: bool = False) -> None:
         """Bring the Optuna mirror up to date. Call when a run ends, however it ends."""
         for record in self.archive.variants():
             evaluations = self.archive.evaluations_of(record.hash)
@@ -330,7 +334,7 @@ class Study:
             self._mirror.variant(VariantSummary(
                 record, str(shown.status) if shown else "",
                 geometric_mean(list(best.times_us().values())) if best else None,
-                self.objective(best) if best else None, len(evaluations), finished=False,
+                self.objective(best) if best else None, len(evaluations), finished=finished,
             ))  # fmt: skip
         self._mirror.flush()
 

@@ -177,6 +177,8 @@ class Variant:
             self.kernel_name(s.kernel, params) for s in self.steps if s.kernel
         ))  # fmt: skip
         options: dict[str, Any] = {"dtype": dtype, "defines": frozen_params(params)}
+        if self.precision != "strict":
+            options["precision"] = self.precision
         if self.language == "cpu":
             options["numba"] = tuple(sorted(
                 (k, tuple(v) if isinstance(v, list) else v) for k, v in self.numba.items()
@@ -383,6 +385,12 @@ def parse_variant(
 
 
 def metadata_text(text: str, language: str, path: str) -> tuple[str, int]:
+    """Return the TOML text of a variant file, and the line it begins on."""
+    """Return the TOML block of a variant file's text, and the line it begins on.
+
+    Raises:
+        VariantError: there is none, or the file is not Python where it should be.
+    """
     if language == "cuda":
         match = CUDA_BLOCK.search(text)
         if match is None:

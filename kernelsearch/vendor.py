@@ -20,9 +20,12 @@ from numpy.typing import NDArray
 
 from kernelsearch.cases import Case
 from kernelsearch.errors import StudyError, WorkerError
+from kernelsearch.home import lock_path
+from kernelsearch.locks import DeviceLock
 from kernelsearch.operator import Operator, Workload
 from kernelsearch.operators_io import load_operator
-from kernelsearch.verify import check_outputs
+from kernelsearch.records import Device
+from kernelsearch.verify import error_ratio
 
 DEADLINE_S = 300.0
 SAMPLES = 15
@@ -41,7 +44,7 @@ class VendorTiming:
 
 
 def time_vendor(
-    operator: Operator, path: str, workload: Workload, dtype: str, target: str, l2_bytes: int
+    operator: Operator, path: str, workload: Workload, dtype: str, device: Device
 ) -> VendorTiming | None:
     """Time the vendor call in a child process; None where the operator has none.
 
@@ -50,17 +53,17 @@ def time_vendor(
         path: how the child loads it (name or file).
         workload: its sizes and distribution.
         dtype: element type.
-        target: whose vendor call.
-        l2_bytes: cache size to stay cold of.
+        device: where; its lock is held while the call is timed.
 
     Raises:
         WorkerError: the child failed (a missing library, no device).
     """
-    if target not in operator.vendor:
+    if device.target not in operator.vendor:
         return None
     request = {
         "operator": path, "sizes": dict(workload.sizes), "distribution": workload.distribution,
-        "dtype": dtype, "target": target, "l2_bytes": l2_bytes,
+        "dtype": dtype, "target": device.target, "l2_bytes": device.facts["l2_bytes"],
+        "lock": str(lock_path(device.key)),
     }  # fmt: skip
     root = str(Path(__file__).resolve().parent.parent)
     code = (
@@ -96,8 +99,9 @@ def main() -> None:
     case = Case(operator, workload, request["dtype"], 0)
     scalars = operator.scalar_values()
     timer = _time_cuda if target == "cuda" else _time_cpu
-    samples, outputs, flags = timer(case, function, scalars, request["l2_bytes"])
-    worst = check_outputs(case, outputs)
+    lock = DeviceLock(Path(request["lock"]))
+    samples, outputs, flags = timer(case, function, scalars, request["l2_bytes"], lock)
+    worst = error_ratio(case, outputs)
     sys.stdout.write(json.dumps({
         "name": name, "samples_us": samples, "max_ratio": worst, "flags": flags
     }) + "\n")  # fmt: skip
@@ -107,22 +111,23 @@ Vendor = Callable[[Mapping[str, Any], Mapping[str, float]], dict[str, Any]]
 
 
 def _time_cpu(
-    case: Case, function: Vendor, scalars: Mapping[str, float], l2_bytes: int
+    case: Case, function: Vendor, scalars: Mapping[str, float], l2_bytes: int, lock: DeviceLock
 ) -> tuple[list[float], dict[str, NDArray[Any]], str]:
     arrays = {k: np.array(v) for k, v in case.inputs.items()}
     sweep = np.ones(max(1, 2 * l2_bytes // 8))
     outputs = function(arrays, scalars)
     samples = []
-    for _ in range(SAMPLES):
-        sweep += 1.0
-        started = time.perf_counter()
-        function(arrays, scalars)
-        samples.append(1e6 * (time.perf_counter() - started))
+    with lock.exclusive():
+        for _ in range(SAMPLES):
+            sweep += 1.0
+            started = time.perf_counter()
+            function(arrays, scalars)
+            samples.append(1e6 * (time.perf_counter() - started))
     return samples, {k: np.asarray(v) for k, v in outputs.items()}, "cold"
 
 
 def _time_cuda(
-    case: Case, function: Vendor, scalars: Mapping[str, float], l2_bytes: int
+    case: Case, function: Vendor, scalars: Mapping[str, float], l2_bytes: int, lock: DeviceLock
 ) -> tuple[list[float], dict[str, NDArray[Any]], str]:
     try:
         import torch
@@ -143,18 +148,19 @@ def _time_cuda(
     torch.cuda.synchronize()
     flush = torch.empty(max(1, 3 * l2_bytes // 4), dtype=torch.float32, device="cuda")
     samples = []
-    for _ in range(SAMPLES):
-        flush.add_(1.0)
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        # Hold the queue until all calls are in it, so that launches are not what is timed.
-        torch.cuda._sleep(2_000_000)
-        begin.record()
-        for arrays in sets:
-            function(arrays, scalars)
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(1e3 * begin.elapsed_time(end) / len(sets))
+    with lock.exclusive():
+        for _ in range(SAMPLES):
+            flush.add_(1.0)
+            torch.cuda.synchronize()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            # Hold the queue until all calls are in it, so that launches are not what is timed.
+            torch.cuda._sleep(2_000_000)
+            begin.record()
+            for arrays in sets:
+                function(arrays, scalars)
+            end.record()
+            torch.cuda.synchronize()
+            samples.append(1e3 * begin.elapsed_time(end) / len(sets))
     flags = f"torch {torch.__version__}, tf32 off, {len(sets)} rotating sets"
     return samples, outputs, flags
 

@@ -79,9 +79,11 @@ class Schedule:
 
     def decide(self, standings: Sequence[Standing]) -> Decision:
         """Return what to do next, given every variant in order of arrival."""
-        for standing in standings:
-            if standing.tried < FIRST_LOOK and not standing.exhausted and not standing.given_up:
-                return Decision(Action.TUNE, standing.hash, FIRST_LOOK - standing.tried)
+        unseen = [s for s in standings if self._wants_a_look(s, standings)]
+        if unseen:
+            # Breadth first: a budget that ends early has seen every structure once.
+            least = min(unseen, key=lambda s: s.tried)
+            return Decision(Action.TUNE, least.hash, 1)
         leaders = self._leaders(standings)
         can_propose = self._can_propose and not self._dry
         turns = [*leaders, None] if can_propose else list(leaders)
@@ -92,6 +94,13 @@ class Schedule:
         if choice is None:
             return Decision(Action.PROPOSE, count=2)
         return Decision(Action.TUNE, choice.hash, DEEPEN)
+
+    @staticmethod
+    def _wants_a_look(standing: Standing, standings: Sequence[Standing]) -> bool:
+        if standing.tried >= FIRST_LOOK or standing.exhausted or standing.given_up:
+            return False
+        best = max((s.speedup or 0.0 for s in standings), default=0.0)
+        return standing.speedup is None or standing.speedup * HOPELESS >= best
 
     @staticmethod
     def _leaders(standings: Sequence[Standing]) -> list[Standing]:
