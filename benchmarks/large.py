@@ -44,6 +44,7 @@ def run_all(options: argparse.Namespace) -> dict[str, dict]:
     """Start one process an operator, at most ``--jobs`` at once; return their answers."""
     waiting, running, answers = list(options.items), {}, {}
     logs = Path(options.output).parent
+    end = time.monotonic() + options.deadline
     while waiting or running:
         while waiting and len(running) < options.jobs:
             item = waiting.pop(0)
@@ -55,6 +56,8 @@ def run_all(options: argparse.Namespace) -> dict[str, dict]:
             try:
                 text, _ = process.communicate(timeout=0.5)
             except subprocess.TimeoutExpired:
+                if time.monotonic() > end:
+                    process.kill()
                 continue
             del running[item]
             try:
@@ -127,6 +130,7 @@ def main() -> None:
     parser.add_argument("--set", default="large")
     parser.add_argument("--budget", default="60s")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--deadline", type=float, default=7200, help="seconds for all tuning")
     parser.add_argument("--no-vendor", action="store_true")
     parser.add_argument("-o", "--output", default="large.json")
     options = parser.parse_args()
