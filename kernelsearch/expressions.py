@@ -100,6 +100,20 @@ class Expression:
         # Columns count from the first character that is not blank, as the message shows it.
         return _parse(str(text).strip())
 
+    def bind(self, values: Mapping[str, int]) -> Expression:
+        """Return the expression with some of its names replaced by numbers."""
+
+        class Replace(ast.NodeTransformer):
+            def visit_Call(self, node: ast.Call) -> ast.AST:
+                node.args = [self.visit(a) for a in node.args]
+                return node
+
+            def visit_Name(self, node: ast.Name) -> ast.AST:
+                return ast.Constant(values[node.id]) if node.id in values else node
+
+        tree = Replace().visit(ast.parse(self.text.strip(), mode="eval"))
+        return Expression.parse(ast.unparse(ast.fix_missing_locations(tree)))
+
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """Return the value with ``names`` bound.
 

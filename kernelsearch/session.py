@@ -24,6 +24,7 @@ from kernelsearch.errors import (
     StudyError,
     TargetUnavailableError,
     VariantError,
+    WorkerError,
 )
 from kernelsearch.evaluate import Bound, Evaluator
 from kernelsearch.events import Observer, Progress
@@ -223,7 +224,7 @@ class StudyRun:
             if room is not None and room <= 0:
                 return
             decision = self._schedule.decide(self._standings())
-            if decision.action is Action.STOP:
+            if decision.action in (Action.STOP, Action.WAIT):
                 return
             if decision.action is Action.PROPOSE:
                 if not self._propose(decision.count):
@@ -326,7 +327,7 @@ class StudyRun:
         """Return a copy of an earlier evaluation with the same machine code and plans."""
         try:
             bound = self.evaluator.bind(work.variant, work.params, future.result())
-        except CandidateError:
+        except (CandidateError, WorkerError):
             return None  # evaluate reports it
         earlier = self.study.archive.by_code_hash(bound.identity)
         if earlier is None or earlier.candidate == work.candidate:

@@ -256,19 +256,24 @@ class Study:
                 best = self.archive.best_of(parent) if parent else None
                 if best is not None:
                     starts.append(best.candidate.values)
-            if not starts:
-                # A template's author lists the choice to try first first.
-                variant = self.variant(hash_)
-                starts = [variant.default_params(self.device.facts, self.settings.dtype)]
+            variant = self.tunable_variant(hash_)
+            first = variant.first_params(self.device.facts, self.settings.dtype)
+            if not starts and first is not None:
+                starts = [first]  # a template's author lists the choice to try first first
             history = [
                 (e.candidate.values, self.objective(e)) for e in self.archive.evaluations_of(hash_)
             ]
             seed = self.settings.seed + int(hash_[:6], 16)
             self._searches[hash_] = ParamSearch(
-                self.variant(hash_), self.device.facts, self.settings.dtype, seed=seed,
-                starts=starts, history=history,
+                variant, self.device.facts, self.settings.dtype, seed=seed, starts=starts,
+                history=history,
             )  # fmt: skip
         return self._searches[hash_]
+
+    def tunable_variant(self, hash_: str) -> Variant:
+        """Return a variant whose constraints also keep to its domain on all tuned workloads."""
+        sizes = {w.key: w.sizes for w in self.settings.workloads}
+        return self.variant(hash_).within(sizes)
 
     def ask(self, hash_: str, count: int) -> list[Work]:
         """Claim up to ``count`` untried candidates of a variant; fewer where it is exhausted."""

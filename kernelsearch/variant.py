@@ -8,7 +8,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +98,14 @@ class Variant:
             yield dict(zip(names, values, strict=True))
 
     def violated(self, params: Params, facts: Mapping[str, int], dtype: str) -> str | None:
-        """Return the name of the first constraint that is false for ``params``, or None."""
+        """Return the name of the first constraint that is false for ``params``, or None.
+
+        A constraint without a value (a division by zero, a fact this device does not have) is not
+        met.
+        """
         names: dict[str, Value] = {**facts, **params, "elem_bytes": DTYPE_BYTES[dtype]}
         for name, expression in self.constraints.items():
-            if not expression.truth(names):
+            if not _holds(expression, names):
                 return name
         return None
 
@@ -118,14 +122,23 @@ class Variant:
         Raises:
             VariantError: no combination does.
         """
-        for params in itertools.islice(self.combinations(), 100_000):
-            if self.violated(params, facts, dtype) is None:
-                return params
+        params = self.first_params(facts, dtype)
+        if params is not None:
+            return params
         rules = "; ".join(f"{k}: {e.text}" for k, e in self.constraints.items())
         raise VariantError(
             f"its constraints leave no candidate on this device ({rules}); widen a tunable or a "
             "constraint", self.path,
         )  # fmt: skip
+
+    def first_params(
+        self, facts: Mapping[str, int], dtype: str
+    ) -> dict[str, ParamValue] | None:
+        """Return the first combination that meets the constraints, None if there is none."""
+        for params in itertools.islice(self.combinations(), 100_000):
+            if self.violated(params, facts, dtype) is None:
+                return params
+        return None
 
     def check_params(self, params: Params) -> None:
         """Raise ``RejectedError`` unless ``params`` binds every tunable to one of its choices."""
@@ -151,9 +164,25 @@ class Variant:
         for name, expression in self.domain.items():
             unbound = [n for n in expression.names if n.startswith("align_") and n not in names]
             names.update(dict.fromkeys(unbound, 256))
-            if not expression.truth(names):
+            if not _holds(expression, names):
                 return name
         return None
+
+    def within(self, workloads: Mapping[str, Mapping[str, int]]) -> Variant:
+        """Return the variant constrained to params whose domain covers all these workloads.
+
+        Args:
+            workloads: sizes by workload key. Ordinary, fully aligned buffers are assumed.
+        """
+        extra: dict[str, Expression] = {}
+        for key, sizes in workloads.items():
+            for name, expression in self.domain.items():
+                bound = expression.bind(
+                    {**sizes, **{n: 256 for n in expression.names if n.startswith("align_")}}
+                )
+                if bound.text not in {e.text for e in extra.values()}:
+                    extra[f"{name}@{key}"] = bound
+        return replace(self, constraints={**self.constraints, **extra})
 
     def _names(
         self, params: Params, sizes: Mapping[str, int], facts: Mapping[str, int], dtype: str
@@ -328,6 +357,13 @@ def _fitting(expression: Expression, ctype: str, names: Mapping[str, Value]) -> 
 
 def _known_dtype(name: object) -> bool:
     return isinstance(name, str) and name in DTYPE_BYTES
+
+
+def _holds(expression: Expression, names: Mapping[str, Value]) -> bool:
+    try:
+        return expression.truth(names)
+    except ExpressionError:
+        return False
 
 
 def _three(parts: tuple[Expression, ...], names: Mapping[str, Value]) -> tuple[int, int, int]:

@@ -96,7 +96,7 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         environment = {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
-        # Numba's code depends on the hash seed: with one seed equal sources give equal machine code.
+        # Numba's code depends on the hash seed: with one seed, equal sources give equal code.
         environment["PYTHONHASHSEED"] = "0"
         root = str(Path(__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(

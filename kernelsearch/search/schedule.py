@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Candidates a new structure is given before it is judged: its parent's best projected on it, and a
-# few of its own.
+# Every structure gets one candidate; one that is near the best then gets this many before it is
+# judged: its parent's best projected on it, and a few of its own.
 FIRST_LOOK = 4
+NEAR = 1.25
 # Candidates of one deepening step, and how many leading variants take part in it.
 DEEPEN = 4
 LEADERS = 3
 # A structure whose first candidates all fail is given up.
 FAILURES = 3
 # A structure this much slower than the best after its first look is not tuned further.
-HOPELESS = 3.0
+HOPELESS = 1.6
+# Of this many turns one asks for new structures; the others deepen the leaders.
+PROPOSE_EVERY = 3
 
 
 class Action(StrEnum):
@@ -27,6 +30,7 @@ class Action(StrEnum):
 
     TUNE = "tune"
     PROPOSE = "propose"
+    WAIT = "wait"
     STOP = "stop"
 
 
@@ -67,6 +71,7 @@ class Schedule:
     def __init__(self, *, can_propose: bool) -> None:
         self._can_propose = can_propose
         self._turn = 0
+        self._deepened = 0
         self._dry = False
 
     def dry(self) -> None:
@@ -84,23 +89,29 @@ class Schedule:
             # Breadth first: a budget that ends early has seen every structure once.
             least = min(unseen, key=lambda s: s.tried)
             return Decision(Action.TUNE, least.hash, 1)
+        unsettled = sum(s.tried > 0 and s.settled == 0 for s in standings)
+        if unsettled > sum(s.settled > 0 for s in standings):
+            return Decision(Action.WAIT)  # most of the picture is still missing
         leaders = self._leaders(standings)
         can_propose = self._can_propose and not self._dry
-        turns = [*leaders, None] if can_propose else list(leaders)
-        if not turns:
-            return Decision(Action.STOP)
-        choice = turns[self._turn % len(turns)]
         self._turn += 1
-        if choice is None:
+        if can_propose and (not leaders or self._turn % PROPOSE_EVERY == 0):
             return Decision(Action.PROPOSE, count=2)
-        return Decision(Action.TUNE, choice.hash, DEEPEN)
+        if not leaders:
+            return Decision(Action.STOP)
+        # The best gets every other turn, the others share the rest.
+        self._deepened += 1
+        place = 0 if self._deepened % 2 else (self._deepened // 2) % len(leaders)
+        return Decision(Action.TUNE, leaders[place].hash, DEEPEN)
 
     @staticmethod
     def _wants_a_look(standing: Standing, standings: Sequence[Standing]) -> bool:
         if standing.tried >= FIRST_LOOK or standing.exhausted or standing.given_up:
             return False
+        if standing.tried > standing.settled:
+            return False  # its candidates under way decide whether it gets more
         best = max((s.speedup or 0.0 for s in standings), default=0.0)
-        return standing.speedup is None or standing.speedup * HOPELESS >= best
+        return standing.speedup is None or standing.speedup * NEAR >= best
 
     @staticmethod
     def _leaders(standings: Sequence[Standing]) -> list[Standing]:

@@ -117,7 +117,8 @@ def test_a_worker_killed_again_and_again_costs_nothing(ready: Path, tmp_path: Pa
 def test_ctrl_c_leaves_a_study_that_resumes(ready: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     arguments = [sys.executable, "-m", "kernelsearch", "tune", "rms_norm", "--target", "cpu",
-                 "--workloads", "rows=16,cols=64", "--budget", "40", "--folder", str(folder)]  # fmt: skip
+                 "--workloads", "rows=16,cols=64", "--budget", "40",
+                 "--folder", str(folder)]  # fmt: skip
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,

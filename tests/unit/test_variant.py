@@ -433,8 +433,20 @@ def test_combinations_and_constraints() -> None:
     assert v.violated({"WARPS": 4, "MODE": "tiled"}, FACTS, "float32") == "fits"
     assert len(v.valid_params(FACTS, "float32", limit=3)) == 3
     assert list(cpu().combinations()) == [{}]
-    with pytest.raises(ExpressionError, match="unknown name 'max_threads_per_block'"):
-        v.violated(PARAMS, {}, "float32")
+    # A fact that this device does not have: the constraint cannot be met.
+    assert v.violated(PARAMS, {}, "float32") == "fits"
+
+
+def test_a_domain_becomes_constraints_for_given_workloads() -> None:
+    text = (
+        '/* kernelsearch\nformat = 1\noperator = "a"\n[tunables]\nW = [1, 2, 4, 8]\n[domain]\n'
+        'whole = "cols % W == 0"\naligned = "align_x >= W"\n[[launch]]\nfill = "y"\n*/\n'
+    )
+    v = parse_variant(text, "cuda")
+    inside = v.within({"a": {"cols": 12}, "b": {"cols": 6}})
+    assert [p["W"] for p in inside.valid_params({}, "float32")] == [1, 2]
+    assert v.within({"a": {"cols": 7}}).first_params({}, "float32") == {"W": 1}
+    assert inside.hash == v.hash
 
 
 def test_params_are_checked() -> None:
