@@ -1,6 +1,6 @@
 """How many candidates a second go through compile, verify and measure, split by stage.
 
-    python benchmarks/throughput.py --operator rms_norm --set paper --target cuda -o x.json
+python benchmarks/throughput.py --operator rms_norm --set paper --target cuda -o x.json
 """
 
 from __future__ import annotations

@@ -78,6 +78,8 @@ class Deadlines:
 
     run_s: float = 10.0
     time_s: float = 20.0
+    # Where nothing is known yet (the baseline: it may be slow, and is no stranger).
+    first_s: float = 120.0
     bytes_per_s: float = 2e8
 
 
@@ -238,7 +240,7 @@ class Evaluator:
             sets=tuple(c.buffers(spare) for c in cases),
             captures=tuple(cases[0].buffers(s) for s in sinks), settings=settings, seed=seed,
         )  # fmt: skip
-        report = self.runner.time(request, self._time_deadline(cases[0], settings))
+        report = self.runner.time(request, self._time_deadline(cases[0], settings, incumbent))
         if len(report.captured_sets) != len(sinks) or any(
             not 0 <= i < len(cases) for i in report.captured_sets
         ):
@@ -249,18 +251,31 @@ class Evaluator:
         check_capture(cases, report, [s.arrays for s in sinks])
         return report
 
-    def _time_deadline(self, case: Case, settings: TimingSettings) -> float:
+    def _time_deadline(
+        self, case: Case, settings: TimingSettings, incumbent: Bound | None
+    ) -> float:
         data = 4 * case.nbytes / self.deadlines.bytes_per_s
-        return self.deadlines.time_s + 4 * settings.budget_s + data
+        first = self.deadlines.first_s if incumbent is None else 0.0
+        return self.deadlines.time_s + 4 * settings.budget_s + data + first
 
     def verify(
-        self, variant: Variant, params: Params, binary: Binary, stages: Sequence[Stage]
-    ) -> VerifyReport:
-        """Take a loaded binary through verification stages."""
+        self, variant: Variant, params: Params, binary: Binary, stages: Sequence[Stage],
+        *, first: bool = False,
+    ) -> VerifyReport:  # fmt: skip
+        """Take a loaded binary through verification stages.
+
+        Args:
+            variant: what is verified.
+            params: its params.
+            binary: loaded on the runner.
+            stages: which cases.
+            first: nothing has been measured yet, so that deadlines are long.
+        """
         make = plan_maker(variant, params, self.operator, self.device.facts, self.dtype)
         most = max((_data_bytes(self.operator, spec.workload, self.dtype)
                     for stage in stages for spec in stage.specs), default=0)  # fmt: skip
         deadline = self.deadlines.run_s + most / self.deadlines.bytes_per_s
+        deadline += self.deadlines.first_s if first else 0.0
         return verify(
             self.runner, binary.key, make, stages, self.operator, self.dtype, self.cases, deadline
         )
@@ -305,7 +320,9 @@ class _Path:
         return self._evaluation(Status.OK, "", evidence, timings)
 
     def _verify(self, binary: Binary, stages: Sequence[Stage]) -> None:
-        report = self.owner.verify(self.variant, self.params, binary, stages)
+        report = self.owner.verify(
+            self.variant, self.params, binary, stages, first=self.incumbent is None
+        )
         self.verified = (*self.verified, *report.verified)
         self.outside = (*self.outside, *report.outside)
 

@@ -24,6 +24,8 @@ CONFIDENCE = 0.95
 # on shared CPUs differ by about this much.
 LEAST_GAIN = 0.01
 UNSTABLE_SPREAD = 0.5
+# A call this long needs no second one to be warm.
+SLOW_CALL_US = 3e5
 # A sample this much shorter than it should be was calibrated on calls that were slow at first.
 SHORT_SAMPLE = 1 / 3
 RECALIBRATIONS = 3
@@ -59,7 +61,9 @@ def calibrate(timer: BatchTimer, settings: TimingSettings, max_calls: int) -> in
     The count comes from a second, warm batch: a candidate that is slow on purpose at first would
     otherwise get few calls (exploit 20).
     """
-    timer(0, max(1, settings.warmup_calls))
+    first = timer(0, 1)
+    if first < SLOW_CALL_US and settings.warmup_calls > 1:
+        timer(0, settings.warmup_calls - 1)
     calls = 1
     while calls < max_calls:
         elapsed = timer(0, calls)

@@ -129,8 +129,7 @@ class TunedKernel:
         else:
             if not isinstance(value, np.ndarray):
                 raise ArgumentError(
-                    f"argument {tensor.name!r} must be a NumPy array "
-                    f"(got {type(value).__name__})"
+                    f"argument {tensor.name!r} must be a NumPy array (got {type(value).__name__})"
                 )
             array, got = value, str(value.dtype)
             contiguous = bool(value.flags.c_contiguous)

@@ -494,9 +494,7 @@ class StudyRun:
             self._schedule.fresh()
         self._tell(evaluation, "", work=work)
 
-    def _tell(
-        self, evaluation: Evaluation | None, message: str, work: Work | None = None
-    ) -> None:
+    def _tell(self, evaluation: Evaluation | None, message: str, work: Work | None = None) -> None:
         archive = self.study.archive
         best = archive.best()
         elapsed = time.perf_counter() - self._started

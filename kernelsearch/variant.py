@@ -131,9 +131,7 @@ class Variant:
             "constraint", self.path,
         )  # fmt: skip
 
-    def first_params(
-        self, facts: Mapping[str, int], dtype: str
-    ) -> dict[str, ParamValue] | None:
+    def first_params(self, facts: Mapping[str, int], dtype: str) -> dict[str, ParamValue] | None:
         """Return the first combination that meets the constraints, None if there is none."""
         for params in itertools.islice(self.combinations(), 100_000):
             if self.violated(params, facts, dtype) is None:

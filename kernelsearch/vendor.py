@@ -67,8 +67,7 @@ def time_vendor(
     }  # fmt: skip
     root = str(Path(__file__).resolve().parent.parent)
     code = (
-        f"import sys; sys.path.insert(0, {root!r}); "
-        "from kernelsearch import vendor; vendor.main()"
+        f"import sys; sys.path.insert(0, {root!r}); from kernelsearch import vendor; vendor.main()"
     )
     try:
         done = subprocess.run(

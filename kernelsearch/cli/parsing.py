@@ -59,7 +59,7 @@ def read_shapes(operator: Operator, path: Path) -> tuple[Workload, ...]:
     except ValueError as error:
         raise WorkloadError(f"{path}: is not JSON ({error})") from error
     if not calls or not all(isinstance(c, dict) for c in calls):
-        raise WorkloadError(f"{path}: must list objects like {{\"x\": [4096, 4096]}}, one a call")
+        raise WorkloadError(f'{path}: must list objects like {{"x": [4096, 4096]}}, one a call')
     return workloads_from_shapes(operator, calls)
 
 

@@ -136,9 +136,7 @@ def test_mistakes_get_a_sentence(
     assert words[0] in structured.json["error"]["message"]
 
 
-def test_a_malformed_variant_is_told_with_line_and_column(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_malformed_variant_is_told_with_line_and_column(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "bad.cu"
     file.write_text('/* kernelsearch\nformat = 1\noperator = "rms_norm"\nblock = = 3\n*/\n')
     answer = command("verify", file)

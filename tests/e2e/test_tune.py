@@ -45,7 +45,7 @@ def test_tune_gives_a_right_callable_with_a_result(ready: Path) -> None:
     assert result.low <= result.speedup <= result.high
     assert len(result.verified) > 10
     assert result.workloads[0].baseline_us > 0
-    assert [p.phase for p in seen][0] == "baseline"
+    assert seen[0].phase == "baseline"
     assert seen[-1].phase == "done"
     for rows, cols in ((64, 256), (3, 7), (1, 1), (5, 1021), (0, 16)):
         x, weight, bias = inputs(rows, cols)
@@ -140,9 +140,7 @@ def test_inputs_may_come_from_a_file(ready: Path, tmp_path: Path) -> None:
     )
     assert kernel.result.workloads[0].workload == "rows=33,cols=65@user:mine"
     with pytest.raises(WorkloadError, match="exclude each other"):
-        kernelsearch.tune(
-            "rms_norm", target="cpu", data=tmp_path / "mine.npz", workloads="smoke"
-        )
+        kernelsearch.tune("rms_norm", target="cpu", data=tmp_path / "mine.npz", workloads="smoke")
 
 
 def test_mistakes_are_told_before_anything_runs(ready: Path, tmp_path: Path) -> None:

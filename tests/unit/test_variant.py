@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelsearch.errors import ExpressionError, RejectedError, VariantError
+from kernelsearch.errors import RejectedError, VariantError
 from kernelsearch.operator import ErrorModel, Operator, Scalar, Tensor, Workload
 from kernelsearch.records import FillStep, KernelStep, ScalarArg
 from kernelsearch.resources import resource_folder
