@@ -12,7 +12,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 from kernelsearch.cases import Case, CaseStore, Stage, timing_cases, verification_cases
-from kernelsearch.errors import CandidateError, CheatedError, RejectedError, WorkerError
+from kernelsearch.errors import (
+    CandidateCrashedError,
+    CandidateError,
+    CheatedError,
+    RejectedError,
+    WorkerError,
+)
 from kernelsearch.measure import compare_interleaved
 from kernelsearch.operator import Operator, Workload
 from kernelsearch.protocols import Runner
@@ -40,6 +46,10 @@ from kernelsearch.variant import Variant
 from kernelsearch.verify import VerifyReport, check_capture, plan_maker, verify
 
 ATTEMPTS = 3
+# A worker that somebody else may have killed (an operator, the kernel short of memory) is no proof
+# against the candidate that ran in it; so many such deaths in a row are.
+OUTSIDE_CAUSES = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT"})
+DEATHS = 5
 # Sinks of timed calls; verification uses the slots below.
 CAPTURE_SLOT = 8
 LOAD_DEADLINE_S = 60.0
@@ -168,14 +178,21 @@ class Evaluator:
         """
         candidate = variant.candidate(params, self.dtype)
         problem: WorkerError | None = None
-        for _ in range(ATTEMPTS):
+        failures = deaths = 0
+        while failures < ATTEMPTS:
             run = _Path(self, variant, params, candidate, incumbent)
             try:
                 return run.follow(binary), run.bound
+            except CandidateCrashedError as error:
+                deaths += 1
+                outside = error.evidence.get("cause") in OUTSIDE_CAUSES and run.bound is not None
+                if not outside or deaths >= DEATHS:
+                    return run.failed(error), run.bound
             except CandidateError as error:
                 return run.failed(error), run.bound
             except WorkerError as error:
                 problem = error
+                failures += 1
                 self.runner.restart()
         evaluation = Evaluation(
             candidate, Status.INFRASTRUCTURE_ERROR, message=str(problem),
@@ -199,6 +216,21 @@ class Evaluator:
             self._measure_one(bound, incumbent, w, settings, self.seed if seed is None else seed)
             for w in self.workloads
         )
+
+    def measure_surely(
+        self, bound: Bound, incumbent: Bound | None, timing: TimingSettings,
+        seed: int | None = None,
+    ) -> tuple[Timing, ...]:  # fmt: skip
+        """Like ``measure``, but tried again when the worker dies by somebody else's hand."""
+        for _ in range(DEATHS - 1):
+            try:
+                return self.measure(bound, incumbent, timing, seed)
+            except CandidateCrashedError as error:
+                if error.evidence.get("cause") not in OUTSIDE_CAUSES:
+                    raise
+            except WorkerError:
+                self.runner.restart()
+        return self.measure(bound, incumbent, timing, seed)
 
     def _measure_one(
         self, bound: Bound, incumbent: Bound | None, workload: Workload,

@@ -26,7 +26,7 @@ from kernelsearch.errors import (
     VariantError,
     WorkerError,
 )
-from kernelsearch.evaluate import Bound, Evaluator
+from kernelsearch.evaluate import LOAD_DEADLINE_S, Bound, Evaluator
 from kernelsearch.events import Observer, Progress
 from kernelsearch.home import cache_folder, lock_path
 from kernelsearch.locks import DeviceLock
@@ -369,7 +369,7 @@ class StudyRun:
             return
         bound = self._rebuild(best)
         if bound is not None:
-            self.equipment.runner.load(bound.binary, 60.0)
+            self.equipment.runner.load(bound.binary, LOAD_DEADLINE_S)
             self._incumbent = bound
 
     def _rebuild(self, evaluation: Evaluation) -> Bound | None:
@@ -388,22 +388,55 @@ class StudyRun:
     # --- confirmation ------------------------------------------------------------------------
 
     def _confirm(self, *, finished: bool) -> Result:
-        """Measure the finalists and the baseline again, in a fresh process, and name the winner."""
-        study, runner = self.study, self.equipment.runner
-        runner.restart()
-        finalists = [b for e in study.archive.elites(FINALISTS)
-                     if (b := self._rebuild(e)) is not None]  # fmt: skip
-        baseline_evaluation = study.archive.best_of(study.baseline_record().hash)
-        baseline = self._rebuild(baseline_evaluation) if baseline_evaluation else None
-        if baseline is None or not finalists:
-            raise StudyError(f"the study in {study.folder} has no right candidate to confirm")
-        for bound in (*finalists, baseline):
-            runner.load(bound.binary, 60.0)
+        """Measure the finalists and the baseline again, in a fresh process, and name the winner.
+
+        A finalist that does not survive this is struck from the archive, and the next ones play.
+        """
+        study = self.study
+        self.equipment.runner.restart()
         settings = self._confirm_settings()
+        baseline = self._baseline_bound()
+        for _ in range(study.archive.count()):
+            champion = self._champion(settings)
+            try:
+                timings = self.evaluator.measure_surely(
+                    champion, baseline, settings, seed=time.time_ns() % 2**31
+                )
+            except CandidateError as error:
+                study.strike(champion.candidate, error)
+                if champion.candidate == baseline.candidate:
+                    break
+                continue
+            return self._finish(champion, timings, finished)
+        raise StudyError(
+            f"no candidate of the study in {study.folder} survives its confirmation; see "
+            f"`kernelsearch show {study.folder}`"
+        )
+
+    def _baseline_bound(self) -> Bound:
+        study = self.study
+        evaluation = study.archive.best_of(study.baseline_record().hash)
+        bound = self._rebuild(evaluation) if evaluation is not None else None
+        if bound is None:
+            raise StudyError(f"the study in {study.folder} has no right baseline to compare with")
+        self.equipment.runner.load(bound.binary, LOAD_DEADLINE_S)
+        return bound
+
+    def _champion(self, settings: TimingSettings) -> Bound:
+        """Let the best structures' best candidates play against each other."""
+        finalists = [b for e in self.study.archive.elites(FINALISTS)
+                     if (b := self._rebuild(e)) is not None]  # fmt: skip
+        if not finalists:
+            raise StudyError(f"the study in {self.study.folder} has no right candidate to confirm")
+        for bound in finalists:
+            self.equipment.runner.load(bound.binary, LOAD_DEADLINE_S)
         champion = finalists[0]
         for challenger in finalists[1:]:
             champion = self._duel(challenger, champion, settings)
-        timings = self._measure_final(champion, baseline, settings)
+        return champion
+
+    def _finish(self, champion: Bound, timings: tuple[Timing, ...], finished: bool) -> Result:
+        study = self.study
         comparison = compare_interleaved(timings, study.settings.seed)
         result = self._result(champion, timings, comparison, finished)
         study.confirm(champion.candidate, timings)
@@ -429,27 +462,12 @@ class StudyRun:
         if challenger.binary.key == champion.binary.key:
             return champion
         try:
-            timings = self.evaluator.measure(challenger, champion, settings)
+            timings = self.evaluator.measure_surely(challenger, champion, settings)
         except CandidateError as error:
-            self._disown(challenger, error)
+            self.study.strike(challenger.candidate, error)
             return champion
         faster = compare_interleaved(timings).verdict is Verdict.FASTER
         return challenger if faster else champion
-
-    def _measure_final(
-        self, champion: Bound, baseline: Bound, settings: TimingSettings
-    ) -> tuple[Timing, ...]:
-        try:
-            return self.evaluator.measure(champion, baseline, settings, seed=time.time_ns() % 2**31)
-        except CandidateError as error:
-            self._disown(champion, error)
-            raise StudyError(
-                f"the best candidate did not survive its confirmation ({error}); it was struck "
-                "from the archive: run `kernelsearch resume` to confirm the next best"
-            ) from error
-
-    def _disown(self, bound: Bound, error: CandidateError) -> None:
-        self.study.strike(bound.candidate, error)
 
     def _result(
         self, bound: Bound, timings: tuple[Timing, ...], comparison: Comparison, finished: bool
