@@ -102,7 +102,7 @@ def kill_workers(folder: Path, kills: int) -> dict[str, object]:
             ) -> None:  # fmt: skip
                 nonlocal killed
                 chance = random.Random(3)
-                while killed < count and not done.wait(chance.uniform(0.6, 2.0)):
+                while killed < count and not done.wait(chance.uniform(1.5, 4.0)):
                     pid = equipment.runner.pid
                     if pid is not None:
                         os.kill(pid, signal.SIGKILL)

@@ -54,6 +54,7 @@ from kernelsearch.verify import probe_tolerance
 from kernelsearch.worker import IsolatedRunner
 
 HEARTBEAT_S = 20.0
+WAIT_S = 0.25
 LOOK_AHEAD = 2
 FINALISTS = 3
 # A confirmation takes more samples than the search: it is what the user is told.
@@ -129,7 +130,7 @@ class StudyRun:
         )  # fmt: skip
         self._pending: deque[_Pending] = deque()
         self._incumbent: Bound | None = None
-        self._incumbent_time: float | None = None
+        self._current: Work | None = None
         self._phase = "baseline"
         self._started = time.perf_counter()
         self._done_here = 0
@@ -158,7 +159,7 @@ class StudyRun:
                 finished = True
                 return result
             finally:
-                self._pending.clear()
+                self._release_all()
                 study.pause(finished=finished)
                 self.cases.close()
 
@@ -176,25 +177,26 @@ class StudyRun:
     def _baseline(self) -> None:
         study = self.study
         record = study.baseline_record()
-        good = [e for e in study.archive.evaluations_of(record.hash) if e.ok]
-        if not good:
+        if not any(e.ok for e in study.archive.evaluations_of(record.hash)):
             variant = study.variant(record.hash)
-            params = variant.default_params(study.device.facts, study.settings.dtype)
-            candidate = variant.candidate(params, study.settings.dtype)
-            while not study.claim(candidate):
-                # Another process is at the baseline: wait for it.
-                time.sleep(0.5)
-                study.refresh()
-                good = [e for e in study.archive.evaluations_of(record.hash) if e.ok]
-                if good:
+            params = study.tunable_variant(record.hash).default_params(
+                study.device.facts, study.settings.dtype
+            )
+            work = Work(variant, params, variant.candidate(params, study.settings.dtype))
+            evaluation = study.archive.find(work.candidate)
+            while evaluation is None:
+                if study.claim(work.candidate):
+                    self._current = work
+                    evaluation = self._evaluate(work, None)
                     break
-            if not good:
-                evaluation = self._evaluate(Work(variant, params, candidate), None)
-                if not evaluation.ok:
-                    raise StudyError(
-                        f"the baseline {record.name!r} of operator {study.operator.name} is "
-                        f"{evaluation.status}: {evaluation.message}; a study needs one right kernel"
-                    )
+                time.sleep(WAIT_S)  # another process is at it
+                study.refresh()
+                evaluation = study.archive.find(work.candidate)
+            if not evaluation.ok:
+                raise StudyError(
+                    f"the baseline {record.name!r} of operator {study.operator.name} is "
+                    f"{evaluation.status}: {evaluation.message}; a study needs one right kernel"
+                )
         study.set_baseline()
         self._tell(None, "baseline measured")
 
@@ -205,36 +207,46 @@ class StudyRun:
         self._restore_incumbent()
         while True:
             self._fill(budget)
-            if not self._pending or budget.is_spent(self._spent(), self._since_best()):
+            if budget.is_spent(self._spent(), self._since_best()):
                 break
+            if not self._pending:
+                if not self._others_at_work():
+                    break
+                time.sleep(WAIT_S)
+                self.study.refresh()
+                continue
             pending = self._pending.popleft()
+            self._current = pending.work
             if pending.refusal is not None:
                 self.study.tell(rejected(pending.refusal, pending.work.candidate, self.study))
                 self._note(None, pending.work)
                 continue
             evaluation = self._evaluate(pending.work, pending.future)
             self._note(evaluation, pending.work)
-        self._release_pending()
+
+    def _others_at_work(self) -> bool:
+        """Whether other processes hold claims, whose results may open new work here."""
+        mine = self.study.owner.id
+        return any(owner != mine for owner in self.study.ledger.claims().values())
 
     def _fill(self, budget: Budget) -> None:
         """Keep compilers busy ahead of the device, without claiming more than the budget."""
-        dry_rounds = 0
-        while len(self._pending) < self.equipment.look_ahead and dry_rounds < 3:
+        blocked: set[str] = set()
+        while len(self._pending) < self.equipment.look_ahead:
             room = budget.candidates_left(self._spent() + len(self._pending))
             if room is not None and room <= 0:
                 return
-            decision = self._schedule.decide(self._standings())
+            decision = self._schedule.decide(self._standings(blocked))
             if decision.action in (Action.STOP, Action.WAIT):
                 return
             if decision.action is Action.PROPOSE:
                 if not self._propose(decision.count):
                     self._schedule.dry()
-                    dry_rounds += 1
                 continue
             wanted = decision.count if room is None else min(decision.count, room)
             work = self.study.ask(decision.variant, wanted)
             if not work:
-                dry_rounds += 1
+                blocked.add(decision.variant)  # what is left of it is under way elsewhere
             for item in work:
                 self._pending.append(self._submit(item))
 
@@ -245,14 +257,18 @@ class StudyRun:
             return _Pending(work, None, error)
         return _Pending(work, self.equipment.pool.submit(job))
 
-    def _release_pending(self) -> None:
+    def _release_all(self) -> None:
+        """Give every claim back, also that of the candidate an interruption came in on."""
         for pending in self._pending:
             if pending.future is not None:
                 pending.future.cancel()
             self.study.release(pending.work.candidate)
         self._pending.clear()
+        if self._current is not None and self.study.archive.find(self._current.candidate) is None:
+            self.study.release(self._current.candidate)
+        self._current = None
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self, blocked: set[str]) -> list[Standing]:
         waiting: dict[str, int] = {}
         for pending in self._pending:
             key = pending.work.candidate.variant
@@ -266,7 +282,7 @@ class StudyRun:
                 hash=record.hash, tried=len(evaluations) + waiting.get(record.hash, 0),
                 ok=sum(e.ok for e in evaluations),
                 speedup=self.study.objective(best) if best is not None else None,
-                exhausted=self.study.search(record.hash).is_dry,
+                exhausted=record.hash in blocked or self.study.search(record.hash).is_dry,
                 settled=len(evaluations),
             ))  # fmt: skip
         return standings

@@ -53,5 +53,7 @@ def table(title: str, *columns: str) -> Table:
     result = Table(title=title or None, title_justify="left", header_style="bold")
     for column in columns:
         right = column.startswith(">")
-        result.add_column(column.removeprefix(">"), justify="right" if right else "left")
+        result.add_column(
+            column.removeprefix(">"), justify="right" if right else "left", overflow="fold"
+        )
     return result

@@ -26,7 +26,8 @@ def test_tune_show_export_resume_list_clean(command: Command, tmp_path: Path) ->
     assert command("show", folder).out.count("rms_norm") >= 1
     assert "kernelsearch" in command("show", folder, "--source").out
     name = Path(folder).name
-    assert name in command("list", "--studies").out
+    assert command("list", "--studies", "--json").json["studies"][0]["name"] == name
+    assert "rms_norm" in command("list", "--studies").out
     bundle = tmp_path / "bundle"
     assert command("export", name, "-o", bundle).code == 0
     manifest = json.loads((bundle / "manifest.json").read_text())
