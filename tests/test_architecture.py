@@ -124,6 +124,7 @@ TABLE: dict[str, dict[str, str]] = {
             "targets.cuda_nvml targets.cuda_replicas"
         ),
         "targets.cuda_transfer": "",
+        "capture": "errors operator operators_io",
         "user_data": "errors expressions operator shm",
         "vendor": "cases errors home locks operator operators_io records verify",
         "verify": "cases errors operator protocols records variant verify_bound",
