@@ -62,7 +62,7 @@ def kill_drivers(folder: Path, kills: int, chance: random.Random) -> dict[str, o
     for number in range(kills):
         process = driver(folder, "400")
         # From before it is ready, over the baseline and the search, into its later candidates.
-        timer = threading.Timer(chance.uniform(0.5, 9.0), process.kill)
+        timer = threading.Timer(chance.uniform(1.0, 20.0), process.kill)
         timer.start()
         out, err = process.communicate()
         timer.cancel()
@@ -139,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--worker-kills", type=int, default=20)
+    parser.add_argument("--parts", nargs="+", default=["share", "workers", "drivers"])
     parser.add_argument("-o", "--output", default="robustness.json")
     options = parser.parse_args()
 
@@ -151,14 +152,17 @@ def main() -> None:
             "benchmark": "robustness", "commit": commit(), "versions": versions(),
             "date": datetime.now(UTC).isoformat(),
         }  # fmt: skip
-        document["two_processes"] = share(folder / "shared")
-        print(document["two_processes"], flush=True)
-        document["worker_kills"] = kill_workers(folder, options.worker_kills)
-        print(document["worker_kills"], flush=True)
-        document["driver_kills"] = kill_drivers(
-            folder / "killed", options.kills, random.Random(options.kills)
-        )
-        print(document["driver_kills"], flush=True)
+        if "share" in options.parts:
+            document["two_processes"] = share(folder / "shared")
+            print(document["two_processes"], flush=True)
+        if "workers" in options.parts:
+            document["worker_kills"] = kill_workers(folder, options.worker_kills)
+            print(document["worker_kills"], flush=True)
+        if "drivers" in options.parts:
+            document["driver_kills"] = kill_drivers(
+                folder / "killed", options.kills, random.Random(options.kills)
+            )
+            print(document["driver_kills"], flush=True)
     document["seconds"] = time.time() - started
     Path(options.output).write_text(json.dumps(document, indent=1) + "\n")
 
