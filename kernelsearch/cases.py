@@ -28,6 +28,9 @@ FULL_REFERENCE_FLOPS = 2e10
 SAMPLE_ELEMENTS = 1 << 22
 SAMPLE_FLOPS = 1e10
 LEAST_ROWS = 32
+# Up to here a tuned workload is also run with checked indices.
+CHECKED_FLOPS = 2e8
+CHECKED_BYTES = 1 << 26
 # Cases of this many elements or fewer are small enough to try every distribution on.
 SMALL_ELEMENTS = 1 << 18
 # A timing request holds two input sets and looks at captures of both: these are never evicted.
@@ -400,10 +403,19 @@ def verification_cases(
     third = [CaseSpec(w, seed) for w in workloads]
     if target == "cpu":
         # Index checks need a second compilation: worth it for those that have come this far.
-        third = [replace(s, repeat=False, bounds_checked=True) for s in first] + third
+        third = [
+            *(replace(s, repeat=False, bounds_checked=True) for s in first),
+            *(replace(s, bounds_checked=_checkable(operator, s.workload, dtype)) for s in third),
+        ]
     return (
         Stage("smoke", tuple(first)), Stage("heldout", tuple(second)), Stage("tuned", tuple(third))
     )  # fmt: skip
+
+
+def _checkable(operator: Operator, workload: Workload, dtype: str) -> bool:
+    """Return whether a serial run with index checks, slow as it is, takes about a second."""
+    flops, nbytes = operator.cost(workload, dtype)
+    return flops <= CHECKED_FLOPS and nbytes <= CHECKED_BYTES
 
 
 def _small(operator: Operator, workloads: Sequence[Workload]) -> list[Workload]:

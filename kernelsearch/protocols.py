@@ -62,7 +62,8 @@ class Executable(Protocol):
     """Loaded binaries on an open device. Every method may raise CandidateError.
 
     It may also have a method ``confine(memory_bytes)``: called once after it is opened, to give up
-    for good what candidates do not need, and to let the process grow by so much memory only.
+    for good what candidates do not need, and to let the process grow by so much memory only. So may
+    a ``Target``: called in a process that only compiles.
     """
 
     def load(self, binary: Binary) -> None:

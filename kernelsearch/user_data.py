@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,11 @@ from kernelsearch.shm import numpy_dtype
 
 _CSR = ("row_ptr", "col_idx", "values", "x")
 _INT32_MAX = 2**31 - 1
+# What the readers of NumPy and SciPy raise for files that are cut, garbled, or claim to be huge.
+_BROKEN = (
+    ArithmeticError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,
+    RuntimeError, ValueError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def distribution_name(path: Path) -> str:
@@ -114,9 +120,14 @@ def _read(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
 
 def _read_npz(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise WorkloadError(
+                f"{path}: must be a NumPy archive (.npz), not one array; write it with numpy.savez"
+            )
+        with archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except _BROKEN as error:
         raise WorkloadError(f"{path}: must be a NumPy archive (.npz): {error}") from error
     wanted = [t.name for t in operator.inputs]
     missing = [n for n in wanted if n not in arrays]
@@ -125,13 +136,17 @@ def _read_npz(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
             f"{path}: must hold an array for every input of {operator.name} "
             f"({', '.join(wanted)}); missing: {', '.join(missing)}"
         )
-    return {n: _numeric(arrays[n], n, path) for n in wanted}
+    return {t.name: _numeric(arrays[t.name], t, path) for t in operator.inputs}
 
 
-def _numeric(array: NDArray[Any], name: str, path: Path) -> NDArray[Any]:
-    if array.dtype.kind not in "fiub":
-        raise WorkloadError(f"{path}: {name} must hold real numbers (got dtype {array.dtype})")
-    return np.ascontiguousarray(array)
+def _numeric(array: Any, tensor: Tensor, path: Path) -> NDArray[Any]:
+    # An index that is no whole number would be cut, and NaN would become some index.
+    real = tensor.dtype == "elem" or "float" in tensor.dtype
+    kinds, what = ("fiub", "real numbers") if real else ("iu", "whole numbers")
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds:
+        got = getattr(array, "dtype", type(array).__name__)
+        raise WorkloadError(f"{path}: {tensor.name} must hold {what} (got dtype {got})")
+    return np.asarray(array, order="C")
 
 
 def _read_matrix_market(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
@@ -147,13 +162,14 @@ def _read_matrix_market(operator: Operator, path: Path) -> dict[str, NDArray[Any
 
     try:
         matrix = mmread(path)
-    except (OSError, ValueError) as error:
+        # A few bytes can claim more rows than fit in memory.
+        rows = matrix.tocsr() if hasattr(matrix, "tocsr") else None
+    except _BROKEN as error:
         raise WorkloadError(f"{path}: must be a Matrix Market file: {error}") from error
-    if not hasattr(matrix, "tocsr"):
+    if rows is None:
         raise WorkloadError(f"{path}: must hold a sparse (coordinate) matrix (got a dense one)")
-    if matrix.dtype.kind not in "fiub":
-        raise WorkloadError(f"{path}: values must be real (got {matrix.dtype})")
-    rows = matrix.tocsr()
+    if rows.dtype.kind not in "fiub":
+        raise WorkloadError(f"{path}: values must be real (got {rows.dtype})")
     rows.sort_indices()
     if max(rows.nnz, *rows.shape) > _INT32_MAX:
         raise WorkloadError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import itertools
+import keyword
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -12,8 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernelsearch.errors import ExpressionError, RejectedError, VariantError
-from kernelsearch.expressions import Expression, Value
+from kernelsearch.errors import (
+    ExpressionError,
+    RejectedError,
+    ResourceLimitError,
+    VariantError,
+)
+from kernelsearch.expressions import FUNCTIONS, Expression, Value
 from kernelsearch.operator import Operator
 from kernelsearch.records import (
     DTYPE_BYTES,
@@ -36,8 +43,17 @@ SCALAR_TYPES = frozenset({"i32", "u32", "i64", "u64", "f32", "f64"})
 PRECISIONS = ("strict", "tf32", "fast")
 MAX_SOURCE_BYTES = 1 << 20
 MAX_LAUNCHES = 64
+# Far more than any device has; an address computed beyond it would wrap around.
+MAX_WORKSPACE_BYTES = 1 << 46
+_INT64 = 1 << 63
+# Words with a meaning of their own in sources and expressions.
+_RESERVED = frozenset(keyword.kwlist) | set(FUNCTIONS) | {
+    "ELEM", "elem_t", "elem_bytes", "np", "math", "prange", "range", "int", "float", "bool",
+    "len", "round",
+}  # fmt: skip
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
-CUDA_BLOCK = re.compile(r"/\*\s*kernelsearch\b(.*?)\*/", re.DOTALL)
+_CUDA_OPENING = re.compile(r"/\*\s*kernelsearch\b")
+CUDA_BLOCK = re.compile(_CUDA_OPENING.pattern + r"(.*?)\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 _LINE_MARKER = re.compile(r'#line \d+ "[^"\n]*"\s*\Z')
 _TOP_KEYS = {
@@ -254,6 +270,7 @@ class Variant:
 
         Raises:
             RejectedError: an expression of the plan cannot be evaluated for these values.
+            ResourceLimitError: a workspace is larger than any memory.
         """
         names = self._names(params, workload, facts, dtype)
         try:
@@ -263,6 +280,13 @@ class Variant:
                               tuple(max(0, e.integer(names)) for e in shape))
                 for n, (d, shape) in self.workspace.items()
             )  # fmt: skip
+            for space in workspaces:
+                if math.prod(space.shape) * DTYPE_BYTES[space.dtype] > MAX_WORKSPACE_BYTES:
+                    raise ResourceLimitError(
+                        f"workspace {space.name} of shape {space.shape} is larger than "
+                        f"{MAX_WORKSPACE_BYTES} bytes",
+                        {"workspace": space.name, "shape": list(space.shape)},
+                    )
             maps = tuple(
                 TensorMapSpec(n, tensor, tuple(e.integer(names) for e in box), swizzle, promotion)
                 for n, (tensor, box, swizzle, promotion) in self.tensormaps.items()
@@ -310,10 +334,28 @@ class Variant:
             raise VariantError(
                 f"is for operator {self.operator!r}, not {operator.name!r}", self.path
             )
-        buffers = {t.name for t in operator.tensors} | set(self.workspace)
+        tensors = {t.name: t for t in operator.tensors}
+        for name in (*self.workspace, *self.tensormaps):
+            if name in tensors:
+                raise VariantError(
+                    f"{name!r} is a tensor of {operator.name}; give the workspace or tensormap "
+                    "another name", self.path,
+                )  # fmt: skip
+        for name in self.tunables:
+            if name in tensors or name in operator.symbols or name in operator.scalar_values():
+                raise VariantError(
+                    f"tunable {name!r} is an argument or size of {operator.name}; give it another "
+                    "name", self.path,
+                )  # fmt: skip
+        buffers = set(tensors) | set(self.workspace)
         for spec in self.steps:
             wanted = [spec.fill] if spec.fill else [a for a in spec.args if isinstance(a, str)]
             known = buffers if spec.fill else buffers | set(self.tensormaps)
+            if spec.fill in tensors and tensors[spec.fill].role == "in":
+                raise VariantError(
+                    f"fills {spec.fill!r}, an input of {operator.name}; only outputs and "
+                    "workspaces may be filled", self.path,
+                )  # fmt: skip
             for name in wanted:
                 if name not in known:
                     raise VariantError(
@@ -414,19 +456,22 @@ def parse_variant(
         raise VariantError(
             f"metadata is not TOML: {_toml_reason(error)}", path, first_line + line - 1, column
         ) from None
+    except (RecursionError, ValueError) as error:  # nested too deeply, or an endless integer
+        raise VariantError(f"metadata is not TOML: {error}", path, first_line) from None
     source = _resolve_includes(text, path, include_dir) if language == "cuda" else text
     return _Builder(meta, language, source, path, block, first_line).build()
 
 
 def metadata_text(text: str, language: str, path: str) -> tuple[str, int]:
-    """Return the TOML text of a variant file, and the line it begins on."""
     """Return the TOML block of a variant file's text, and the line it begins on.
 
     Raises:
         VariantError: there is none, or the file is not Python where it should be.
     """
     if language == "cuda":
-        match = CUDA_BLOCK.search(text)
+        # From the first opening only: without an end, each further one would be tried in turn.
+        opening = _CUDA_OPENING.search(text)
+        match = CUDA_BLOCK.match(text, opening.start()) if opening is not None else None
         if match is None:
             raise VariantError("has no /* kernelsearch ... */ block; see docs/variants.md", path, 1)
         return match[1], text.count("\n", 0, match.start(1)) + 1
@@ -472,7 +517,11 @@ def _resolve_includes(text: str, path: str, include_dir: Path | None) -> str:
             seen.add(name)
             file = (folder / name).resolve()
             line = body.count("\n", 0, match.start()) + 1
-            if folder.resolve() not in file.parents or not file.is_file():
+            try:
+                found = folder.resolve() in file.parents and file.is_file()
+            except OSError:  # a name no file can have
+                found = False
+            if not found:
                 raise VariantError(
                     f'#include "{name}" is not a header of templates/cuda/include', where, line
                 )
@@ -598,6 +647,10 @@ class _Builder:
     def tunables(self) -> dict[str, tuple[ParamValue, ...]]:
         result: dict[str, tuple[ParamValue, ...]] = {}
         for name, choices in self.table("tunables").items():
+            if name in _RESERVED or name in _KNOWN_FACTS or name.startswith("__"):
+                raise self.fail(
+                    f"tunable {name}: the name has a meaning already; give it another", name
+                )
             good = (
                 isinstance(choices, list)
                 and choices
@@ -610,6 +663,8 @@ class _Builder:
             words = [c for c in choices if isinstance(c, str)]
             if any(not _IDENTIFIER.match(w) for w in words):
                 raise self.fail(f"tunable {name}: words must be identifiers (got {words})", name)
+            if not all(-_INT64 <= c < _INT64 for c in choices if isinstance(c, int)):
+                raise self.fail(f"tunable {name}: integers must fit 64 bits", name)
             if len(set(choices)) != len(choices):
                 raise self.fail(f"tunable {name} lists a choice twice (got {choices!r})", name)
             result[name] = tuple(choices)

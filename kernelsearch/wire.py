@@ -18,6 +18,8 @@ from kernelsearch.records import Binary, CompileJob, KernelFacts, RunReport, Tim
 
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_TEXT = 20_000
+MAX_ITEMS = 1000
+MAX_DEPTH = 8
 
 _ERRORS: dict[str, type[KernelSearchError]] = {
     c.__name__: c
@@ -73,10 +75,10 @@ def decode(message: bytes) -> dict[str, Any]:
         raise WorkerError("the worker's answer is not an object")
     if "error" in answer:
         kind = _ERRORS.get(str(answer["error"]), WorkerError)
-        text = str(answer.get("message", ""))[:MAX_TEXT]
+        text = clean_text(answer.get("message", ""))
         evidence = answer.get("evidence")
         if issubclass(kind, CandidateError):
-            raise kind(text, evidence if isinstance(evidence, dict) else {})
+            raise kind(text, _harmless(evidence) if isinstance(evidence, dict) else {})
         raise kind(text)
     if "value" not in answer:
         raise WorkerError("the worker's answer has neither a value nor an error")
@@ -100,6 +102,26 @@ def jsonable(value: Any) -> Any:
     return str(value)
 
 
+def clean_text(value: Any) -> str:
+    """Return text that can be printed and stored: not too long, no halves of characters."""
+    return str(value)[:MAX_TEXT].encode(errors="replace").decode()
+
+
+def _harmless(value: Any, depth: int = 0) -> Any:
+    """Return decoded JSON of bounded size, with nothing in it that a database would refuse."""
+    if isinstance(value, dict | list) and depth >= MAX_DEPTH:
+        return "..."
+    if isinstance(value, dict):
+        items = list(value.items())[:MAX_ITEMS]
+        return {clean_text(k): _harmless(v, depth + 1) for k, v in items}
+    if isinstance(value, list):
+        return [_harmless(v, depth + 1) for v in value[:MAX_ITEMS]]
+    if isinstance(value, str):
+        return clean_text(value)
+    # A number such as 1e999 is valid JSON and an infinity to Python.
+    return value if value is None or isinstance(value, bool) or _number(value) else str(value)
+
+
 def _no_constant(name: str) -> None:
     """Refuse NaN and infinities, which JSON does not have: Python's reader would let them in."""
     raise ValueError(f"{name} is not JSON")
@@ -117,8 +139,9 @@ def _checked(field: str, value: Any, test: Callable[[Any], bool]) -> Any:
 
 def _texts(field: str, value: Any) -> tuple[str, ...]:
     good = (
-        isinstance(value, list) and len(value) < 10_000 and all(isinstance(v, str) for v in value)
-    )
+        isinstance(value, list) and len(value) < 10_000
+        and all(isinstance(v, str) and v == clean_text(v) for v in value)
+    )  # fmt: skip
     return tuple(_checked(field, value, lambda _: good))
 
 
@@ -172,8 +195,17 @@ def time_report(answer: Mapping[str, Any]) -> TimeReport:
         cache=_checked("cache", value.get("cache"), lambda v: v in ("cold", "hot")),
         corrupted_guards=_texts("corrupted_guards", value.get("corrupted_guards")),
         modified_inputs=_texts("modified_inputs", value.get("modified_inputs")),
-        conditions=conditions,
+        conditions=_harmless(conditions),
     )
+
+
+def rates(answer: Mapping[str, Any]) -> dict[str, float]:
+    """Build the measured rates of a device from a decoded answer."""
+    value = _checked(
+        "value", answer["value"],
+        lambda v: isinstance(v, dict) and all(_number(x) and x > 0 for x in v.values()),
+    )  # fmt: skip
+    return {clean_text(k): float(v) for k, v in value.items()}
 
 
 def _binary_out(binary: Binary) -> dict[str, Any]:
@@ -206,7 +238,9 @@ def kernel_facts(value: Mapping[str, Any]) -> KernelFacts:
         lambda v: v is None or (isinstance(v, list) and all(_count(x) for x in v)),
     )  # fmt: skip
     return KernelFacts(
-        name=str(value["name"]), **numbers, param_bytes=None if sizes is None else tuple(sizes)
+        name=clean_text(value["name"]),
+        **numbers,
+        param_bytes=None if sizes is None else tuple(sizes),
     )
 
 
@@ -216,10 +250,12 @@ def binary(answer: Mapping[str, Any], job: CompileJob) -> Binary:
     try:
         image = base64.b64decode(value["image"], validate=True)
         facts = tuple(kernel_facts(f) for f in value["facts"])
-        symbols = {str(k): str(v) for k, v in value["symbols"].items()}
+        symbols = {clean_text(k): clean_text(v) for k, v in value["symbols"].items()}
+        # Under another key it would take the place of another candidate.
+        key = _checked("key", value["key"], lambda v: v == job.key)
         return Binary(
-            key=str(value["key"]), job=job, image=image, code_hash=str(value["code_hash"]),
-            symbols=symbols, facts=facts, log=str(value["log"]),
+            key=key, job=job, image=image, code_hash=clean_text(value["code_hash"]),
+            symbols=symbols, facts=facts, log=clean_text(value["log"]),
             compile_s=float(_checked("compile_s", value["compile_s"], _number)),
             module_globals=_texts("module_globals", value["module_globals"]),
         )  # fmt: skip

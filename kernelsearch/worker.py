@@ -31,6 +31,7 @@ from kernelsearch.errors import (
     CandidateError,
     CandidateTimeoutError,
     KernelSearchError,
+    TargetUnavailableError,
     WorkerError,
 )
 from kernelsearch.locks import DeviceLock
@@ -154,7 +155,13 @@ class ChildProcess:
             # Whatever ended it (Ctrl-C too): an answer still to come would be taken for the next.
             if not answered:
                 self.kill()
-        return wire.decode(message)
+        try:
+            return wire.decode(message)
+        except TargetUnavailableError as error:
+            if method == "open":
+                raise
+            # Only a process that has run nothing is believed that there is no device.
+            raise WorkerError(f"the worker lost its device during {method}: {error}") from error
 
     def _post_mortem(self, method: str) -> dict[str, Any]:
         process = self._process
@@ -306,14 +313,19 @@ class IsolatedRunner:
         for contender in request.contenders:
             self._ensure(contender.binary, deadline_s)
         with self._exclusive(), self._watched():
-            return wire.time_report(self._child.call("time", request, deadline_s))
+            report = wire.time_report(self._child.call("time", request, deadline_s))
+            if len(report.samples_us) != len(request.contenders):
+                raise WorkerError(
+                    f"the worker timed {len(report.samples_us)} of {len(request.contenders)} "
+                    "contenders"
+                )
+            return report
 
     def ceilings(self) -> dict[str, float]:
         """Measure the device's rates in the worker."""
         with self._exclusive():
             answer = self._child.call("ceilings", None, START_DEADLINE_S)
-        value = answer["value"]
-        return {str(k): float(v) for k, v in value.items()} if isinstance(value, dict) else {}
+        return wire.rates(answer)
 
     def restart(self) -> None:
         """End the worker; the next call starts a fresh one."""

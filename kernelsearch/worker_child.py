@@ -56,9 +56,10 @@ class _Server:
             if opens_device:
                 assert self._target is not None
                 self._executable = self._target.open()
-                confine = getattr(self._executable, "confine", None)
-                if confine is not None:
-                    confine(int(MEMORY_SHARE * _physical_memory()))
+            # A compiler has less to give up, and can be made to grow without end as well.
+            confine = getattr(self._executable or self._target, "confine", None)
+            if confine is not None:
+                confine(int(MEMORY_SHARE * _physical_memory()))
             return None
         if method == "compile":
             assert self._target is not None

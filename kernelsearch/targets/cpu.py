@@ -21,6 +21,9 @@ from kernelsearch.targets.cpu_load import LoadedBinary
 from kernelsearch.targets.cpu_run import run_plan
 from kernelsearch.targets.cpu_time import time_plans
 
+# More than a compiler needs for any source of the size that is admitted.
+COMPILER_BYTES = 4 << 30
+
 
 @dataclass(frozen=True)
 class CpuTarget:
@@ -32,6 +35,12 @@ class CpuTarget:
     def compile(self, job: CompileJob) -> Binary:
         """Compile one candidate (see ``cpu_compile.compile_binary``)."""
         return compile_binary(job)
+
+    def confine(self, memory_bytes: int) -> tuple[str, ...]:
+        """Limit a process that only compiles (see ``cpu_guard.confine``)."""
+        import numba  # noqa: F401 - what it needs comes on top
+
+        return confine(min(memory_bytes, COMPILER_BYTES))
 
     def open(self) -> CpuExecutable:
         """Get this process ready to run kernels."""

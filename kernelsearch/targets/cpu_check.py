@@ -518,6 +518,8 @@ def _is_text(node: ast.stmt) -> bool:
     )
 
 
+_CLEARED = {"empty": "zeros", "empty_like": "zeros_like"}
+
 _FOLD: dict[type[ast.cmpop], Callable[[ParamValue, ParamValue], bool]] = {
     ast.Eq: lambda a, b: a == b,
     ast.NotEq: lambda a, b: a != b,
@@ -543,6 +545,13 @@ class _Binder(ast.NodeTransformer):
             node.body = node.body[1:] or [ast.copy_location(ast.Pass(), node)]
         self.generic_visit(node)
         node.body = node.body or [ast.copy_location(ast.Pass(), node)]
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        # Memory fresh from the heap may hold the results of an earlier call: it is cleared.
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and node.value.id == "np":
+            node.attr = _CLEARED.get(node.attr, node.attr)
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -8,7 +8,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kernelsearch import measure
 from kernelsearch.errors import CheatedError
-from kernelsearch.records import TimeReport, TimeRequest
+from kernelsearch.records import BufferSpec, TimeReport, TimeRequest
 from kernelsearch.targets.cpu_guard import last_words
 from kernelsearch.targets.cpu_load import Kernel
 from kernelsearch.targets.cpu_memory import GAP, Arena, copy_in, copy_out
@@ -41,7 +41,10 @@ def time_plans(
 
     Cold: no call of a sample uses the data of another one, and the data of all copies together, or
     a sweep through other memory before the sample, push what was used before out of the last-level
-    cache (``cache_bytes``).
+    cache (``cache_bytes``). Hot: all copies together fit in half of it.
+
+    Every call of a sample has outputs and workspaces of its own that hold nothing but poison: a
+    result that is already there, or kept in a workspace, would make a call look free.
 
     Raises:
         CheatedError: a batch took no time. LaunchError and others: as when run once.
@@ -90,43 +93,40 @@ class _Bench:
         self.rng = random.Random(request.seed)
         sets = request.sets
         self.shapes = describe(sets[0])
+        scratch = [workspace_specs(c.plan) for c in request.contenders]
         size = max(1, sum(s.nbytes for s in sets[0]))
-        wanted = 2 * cache_bytes if request.settings.cache == "cold" else 1
-        count = max(len(sets), min(MAX_COPIES, math.ceil(wanted / size)))
-        if size * count > MAX_BYTES:
-            count = max(len(sets), MAX_BYTES // size)
-        self.arenas: list[Arena] = []
-        for index in range(count):
-            arena = Arena(sets[index % len(sets)], POISON, stagger=GAP * (index % 8))
-            stack.callback(arena.close)
-            self.arenas.append(arena)
+        held = size + sum(s.nbytes for specs in scratch for s in specs)
         cold = request.settings.cache == "cold"
+        wanted = 2 * cache_bytes if cold else cache_bytes // 2
+        fitting = math.ceil(wanted / size) if cold else wanted // held
+        count = max(len(sets), min(MAX_COPIES, fitting, MAX_BYTES // held))
+        self.arenas = [_arena(sets[index % len(sets)], index, stack) for index in range(count)]
         self.evicts = cold and size * count < wanted
         self.sweep: NDArray[np.int64] | None = None
         if self.evicts:
             self.sweep = np.zeros(wanted // 8, np.int64)
-        # One sample never comes back to data it has used, unless they are meant to be hot.
-        self.max_calls = count if cold else 4096
+        # One sample never comes back to data it has used.
+        self.max_calls = count
+        self.spaces = [
+            [_arena(specs, index, stack) for index in range(count)] if specs else []
+            for specs in scratch
+        ]
         self.calls: list[list[list[Call]]] = []
-        for contender, table in zip(request.contenders, kernels, strict=True):
-            plan = contender.plan
-            workspace: dict[str, NDArray[Any]] = {}
-            specs = workspace_specs(plan)
-            if specs:
-                scratch = Arena(specs, POISON)
-                stack.callback(scratch.close)
-                workspace = scratch.arrays
-            self.calls.append([
-                [bind_step(s, {**a.arrays, **workspace}, table) for s in plan.steps]
-                for a in self.arenas
-            ])  # fmt: skip
+        for contender, table, spaces in zip(request.contenders, kernels, self.spaces, strict=True):
+            buffers = [a.arrays for a in self.arenas]
+            if spaces:
+                buffers = [{**b, **s.arrays} for b, s in zip(buffers, spaces, strict=True)]
+            steps = contender.plan.steps
+            self.calls.append([[bind_step(s, b, table) for s in steps] for b in buffers])
         # Views keep nothing alive: drop them before the memory goes.
         stack.callback(self.calls.clear)
         self.position = 0
         self.batches = 0
         self.captured: list[int] = []
         self.inout = [s.name for s in sets[0] if s.role == "inout"]
-        self.outputs = [s.name for s in sets[0] if s.role in ("out", "inout")]
+        self.outputs = [s.name for s in sets[0] if s.role == "out"]
+        for who in range(len(self.calls)):
+            self._spoil(who, range(count))
 
     def first_touch(self) -> None:
         """Run every contender once, so that lazy costs of a first call fall outside of timing."""
@@ -137,6 +137,7 @@ class _Bench:
             )
             for function, arguments in self.calls[who][0]:
                 function(*arguments)
+            self._spoil(who, [0])
             self._restore([0])
 
     def batch(self, contender: int, calls: int) -> float:
@@ -145,9 +146,6 @@ class _Bench:
         used = [(self.position + i) % count for i in range(calls)]
         self.position = (self.position + calls) % count
         slot = self._slot() if contender == 0 else None
-        if slot is not None:
-            pick = used[-1] if calls > count else self.rng.choice(used)
-            self._poison(pick)
         if self.sweep is not None:
             self.sweep += 1
         table = self.calls[contender]
@@ -161,7 +159,9 @@ class _Bench:
                 f"{calls} calls took {elapsed} ns; no kernel is that fast", {"elapsed_ns": elapsed}
             )
         if slot is not None:
-            self._capture(slot, pick)
+            self._capture(slot, self.rng.choice(used))
+        # After the call, not before the next one: that would bring the outputs into the cache.
+        self._spoil(contender, used)
         self._restore(used)
         return elapsed / 1000.0
 
@@ -175,10 +175,15 @@ class _Bench:
         slot = self.rng.randrange(self.batches)
         return slot if slot < wanted else None
 
-    def _poison(self, index: int) -> None:
-        for name in self.outputs:
-            if name not in self.inout:
+    def _spoil(self, contender: int, used: Iterable[int]) -> None:
+        """Leave no result of the calls that used these copies behind."""
+        spaces = self.spaces[contender]
+        for index in used:
+            for name in self.outputs:
                 self.arenas[index].raw(name).fill(POISON)
+            if spaces:
+                for name in spaces[index].arrays:
+                    spaces[index].raw(name).fill(POISON)
 
     def _capture(self, slot: int, index: int) -> None:
         for spec in self.request.captures[slot]:
@@ -195,7 +200,14 @@ class _Bench:
                     copy_in(spec.source, self.arenas[index].raw(spec.name))
 
     def corrupted(self) -> tuple[str, ...]:
-        return tuple(sorted(set().union(*(a.corrupted() for a in self.arenas))))
+        held = [*self.arenas, *(arena for spaces in self.spaces for arena in spaces)]
+        return tuple(sorted(set().union(*(a.corrupted() for a in held))))
+
+
+def _arena(specs: Sequence[BufferSpec], index: int, stack: contextlib.ExitStack) -> Arena:
+    arena = Arena(specs, POISON, stagger=GAP * (index % 8))
+    stack.callback(arena.close)
+    return arena
 
 
 def conditions() -> dict[str, Any]:

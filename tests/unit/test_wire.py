@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -59,7 +60,8 @@ def test_time_reports(report: TimeReport) -> None:
     log=st.text(max_size=20), compile_s=finite, module_globals=names,
 ))  # fmt: skip
 def test_binaries(binary: Binary) -> None:
-    assert wire.binary(wire.decode(wire.encode_answer(binary)), JOB) == binary
+    sent = replace(binary, key=JOB.key)
+    assert wire.binary(wire.decode(wire.encode_answer(sent)), JOB) == sent
 
 
 @pytest.mark.parametrize("kind", [c for c in vars(errors).values() if isinstance(c, type)
@@ -115,7 +117,7 @@ TIME: dict[str, Any] = {
     "cache": "cold", "corrupted_guards": [], "modified_inputs": [], "conditions": {},
 }  # fmt: skip
 BINARY: dict[str, Any] = {
-    "key": "k", "image": "", "code_hash": "h", "symbols": {}, "facts": [{"name": "k"}], "log": "",
+    "key": JOB.key, "image": "", "code_hash": "h", "symbols": {}, "facts": [{"name": "k"}], "log": "",
     "compile_s": 0.1, "module_globals": [],
 }  # fmt: skip
 BAD = [None, "x", -1.5, [["x"]], [None], {"a": 1}, 10**400, True, [True], [-1], [10**30], [[]]]
@@ -192,3 +194,26 @@ def test_numpy_and_paths_become_json() -> None:
     assert wire.jsonable(value) == {
         "a": 3, "b": "x", "c": "inf", "d": [[1.0], [1.0]], "e": 1.5, "f": [2.0], "g": True,
     }  # fmt: skip
+
+
+def test_what_a_liar_says_can_be_stored_and_printed() -> None:
+    deep = "[" * 50 + "]" * 50
+    message = (
+        '{"error": "WrongResultError", "message": "\\ud800' + "x" * 30_000 + '", "evidence": '
+        '{"\\udfff": 1e999, "deep": ' + deep + ', "long": [' + "0," * 5000 + "0]}}"
+    )
+    with pytest.raises(errors.WrongResultError) as caught:
+        wire.decode(message.encode())
+    assert len(str(caught.value).encode()) <= wire.MAX_TEXT
+    text = json.dumps(caught.value.evidence, allow_nan=False, ensure_ascii=False)
+    assert len(text.encode()) < 10_000
+    assert caught.value.evidence["?"] == "inf"
+
+
+def test_a_binary_keeps_its_place_and_rates_are_positive_numbers() -> None:
+    with pytest.raises(WorkerError, match="bad key"):
+        wire.binary({"value": {**BINARY, "key": "another"}}, JOB)
+    assert wire.rates({"value": {"dram_gbps": 3}}) == {"dram_gbps": 3.0}
+    for lie in (3, {"a": 0}, {"a": -1.0}, {"a": "x"}, {"a": float("inf")}, {"a": True}):
+        with pytest.raises(WorkerError):
+            wire.rates({"value": lie})
