@@ -117,8 +117,8 @@ TIME: dict[str, Any] = {
     "cache": "cold", "corrupted_guards": [], "modified_inputs": [], "conditions": {},
 }  # fmt: skip
 BINARY: dict[str, Any] = {
-    "key": JOB.key, "image": "", "code_hash": "h", "symbols": {}, "facts": [{"name": "k"}], "log": "",
-    "compile_s": 0.1, "module_globals": [],
+    "key": JOB.key, "image": "", "code_hash": "h", "symbols": {}, "facts": [{"name": "k"}],
+    "log": "", "compile_s": 0.1, "module_globals": [],
 }  # fmt: skip
 BAD = [None, "x", -1.5, [["x"]], [None], {"a": 1}, 10**400, True, [True], [-1], [10**30], [[]]]
 
