@@ -26,7 +26,7 @@ from kernelsearch.errors import (
     VariantError,
     WorkerError,
 )
-from kernelsearch.evaluate import LOAD_DEADLINE_S, Bound, Evaluator
+from kernelsearch.evaluate import LOAD_DEADLINE_S, Bound, Deadlines, Evaluator
 from kernelsearch.events import Observer, Progress
 from kernelsearch.home import cache_folder, lock_path
 from kernelsearch.locks import DeviceLock
@@ -55,6 +55,8 @@ from kernelsearch.worker import IsolatedRunner
 
 HEARTBEAT_S = 20.0
 WAIT_S = 0.25
+# Whoever asks for a verdict on one file should not wait for minutes on one that hangs.
+JUDGE_FIRST_S = 30.0
 LOOK_AHEAD = 2
 FINALISTS = 3
 # A confirmation takes more samples than the search: it is what the user is told.
@@ -562,6 +564,7 @@ def judge(
         evaluator = Evaluator(
             operator, dtype, workloads, equipment.device, equipment.runner, store, settings
         )
+        evaluator.deadlines = Deadlines(first_s=JUDGE_FIRST_S)
         try:
             job = evaluator.admit(variant, params)
         except RejectedError as error:
