@@ -315,10 +315,16 @@ def test_runner_errors_carry_the_workload():
     assert caught.value.evidence["poison"] == "0xFF"
 
 
-def test_bounds_checked_once_for_each_smoke_workload_on_cpu_only():
+def test_bounds_checked_for_smoke_and_small_tuned_workloads_on_cpu_only():
     kernel = vendor_kernel(load_operator("softmax"))
     _, runner = run("softmax", kernel)
-    assert [r.bounds_checked for r in runner.requests].count(True) == 2
+    # Two smoke workloads, and the two tuned ones, which here are the same.
+    assert [r.bounds_checked for r in runner.requests].count(True) == 4
+    large = [Workload({"rows": 2048, "cols": 8192})]
+    _, runner = run("softmax", kernel, workloads=large)
+    checked = [r.buffers[0].shape for r in runner.requests if r.bounds_checked]
+    assert len(checked) == 2
+    assert (2048, 8192) not in checked
     _, runner = run("softmax", kernel, target="cuda")
     assert not any(r.bounds_checked for r in runner.requests)
 
