@@ -19,6 +19,7 @@ from kernelsearch.cases import CaseStore
 from kernelsearch.ceilings import with_ceilings
 from kernelsearch.dispatch import CompilePool
 from kernelsearch.errors import (
+    CandidateCrashedError,
     CandidateError,
     RejectedError,
     StudyError,
@@ -26,7 +27,7 @@ from kernelsearch.errors import (
     VariantError,
     WorkerError,
 )
-from kernelsearch.evaluate import LOAD_DEADLINE_S, Bound, Deadlines, Evaluator
+from kernelsearch.evaluate import ATTEMPTS, LOAD_DEADLINE_S, Bound, Deadlines, Evaluator
 from kernelsearch.events import Observer, Progress
 from kernelsearch.home import cache_folder, lock_path
 from kernelsearch.locks import DeviceLock
@@ -387,7 +388,7 @@ class StudyRun:
             return
         bound = self._rebuild(best)
         if bound is not None:
-            self.equipment.runner.load(bound.binary, LOAD_DEADLINE_S)
+            self._load(bound)
             self._incumbent = bound
 
     def _rebuild(self, evaluation: Evaluation) -> Bound | None:
@@ -437,8 +438,20 @@ class StudyRun:
         bound = self._rebuild(evaluation) if evaluation is not None else None
         if bound is None:
             raise StudyError(f"the study in {study.folder} has no right baseline to compare with")
-        self.equipment.runner.load(bound.binary, LOAD_DEADLINE_S)
+        self._load(bound)
         return bound
+
+    def _load(self, bound: Bound) -> None:
+        """Load a binary that was right before; a worker that dies meanwhile is replaced."""
+        runner = self.equipment.runner
+        for _ in range(ATTEMPTS - 1):
+            try:
+                runner.load(bound.binary, LOAD_DEADLINE_S)
+            except (CandidateCrashedError, WorkerError):
+                runner.restart()
+            else:
+                return
+        runner.load(bound.binary, LOAD_DEADLINE_S)
 
     def _champion(self, settings: TimingSettings) -> Bound:
         """Let the best structures' best candidates play against each other."""
@@ -447,7 +460,7 @@ class StudyRun:
         if not finalists:
             raise StudyError(f"the study in {self.study.folder} has no right candidate to confirm")
         for bound in finalists:
-            self.equipment.runner.load(bound.binary, LOAD_DEADLINE_S)
+            self._load(bound)
         champion = finalists[0]
         for challenger in finalists[1:]:
             champion = self._duel(challenger, champion, settings)
