@@ -80,15 +80,20 @@ def kill_drivers(folder: Path, kills: int, chance: random.Random) -> dict[str, o
 
 
 def kill_workers(folder: Path, kills: int) -> dict[str, object]:
-    """Run the same study undisturbed and with its worker killed; compare the best."""
+    """Run the same study undisturbed and with its worker killed; let the two winners compete.
+
+    Winners that differ in their params may be one kernel in all but name, so the two are timed in
+    turn: the disturbed study found the same best if neither is faster.
+    """
     from kernelsearch import api
     from kernelsearch.search.budget import parse_budget
     from kernelsearch.session import Equipment
 
-    found = {}
+    found: dict[str, dict[str, object]] = {}
+    winners = []
     for name, count in (("undisturbed", 0), ("disturbed", kills)):
         prepared = api.prepare(api.TuneRequest(
-            "rms_norm", "cpu", workloads=({"rows": 2048, "cols": 2048},), proposers=(),
+            "matrix_mul", "cpu", workloads=({"m": 256, "n": 256, "k": 256},), proposers=(),
             folder=folder / name,
         ))  # fmt: skip
         study = prepared.open_study()
@@ -102,7 +107,7 @@ def kill_workers(folder: Path, kills: int) -> dict[str, object]:
             ) -> None:  # fmt: skip
                 nonlocal killed
                 chance = random.Random(3)
-                while killed < count and not done.wait(chance.uniform(1.5, 4.0)):
+                while killed < count and not done.wait(chance.uniform(2.0, 5.0)):
                     pid = equipment.runner.pid
                     if pid is not None:
                         os.kill(pid, signal.SIGKILL)
@@ -110,16 +115,47 @@ def kill_workers(folder: Path, kills: int) -> dict[str, object]:
 
             thread = threading.Thread(target=assassin)
             thread.start()
-            result = api.run_study(study, equipment, parse_budget("40"))
+            result = api.run_study(study, equipment, parse_budget("90"))
             done.set()
             thread.join()
         statuses = study.archive.statuses()
+        winners.append((study.variant(result.variant), dict(result.params)))
         study.close()
         found[name] = {
             "variant": result.variant_name, "params": dict(result.params), "kills": killed,
             "speedup": result.speedup, "statuses": statuses,
         }  # fmt: skip
+    found["head_to_head"] = compete(prepared, winners)
     return found
+
+
+def compete(prepared, winners: list) -> dict[str, object]:
+    """Time the second winner against the first; the ratio is above 1 if the second is faster."""
+    from kernelsearch.cases import CaseStore
+    from kernelsearch.evaluate import LOAD_DEADLINE_S, Evaluator
+    from kernelsearch.measure import compare_interleaved
+    from kernelsearch.operator import Workload
+    from kernelsearch.records import TimingSettings
+    from kernelsearch.session import Equipment
+
+    store = CaseStore()
+    with Equipment(prepared.target, 2) as equipment:
+        evaluator = Evaluator(
+            prepared.operator, "float32", (Workload({"m": 256, "n": 256, "k": 256}),),
+            equipment.device, equipment.runner, store, TimingSettings(),
+        )  # fmt: skip
+        bounds = []
+        for variant, params in winners:
+            binary = equipment.pool.submit(evaluator.admit(variant, params)).result()
+            bounds.append(evaluator.bind(variant, params, binary))
+            equipment.runner.load(binary, LOAD_DEADLINE_S)
+        timing = TimingSettings(min_samples=16, max_samples=64, budget_s=6.0, give_up_ratio=1e9)
+        compared = compare_interleaved(evaluator.measure(bounds[1], bounds[0], timing))
+    store.close()
+    return {
+        "ratio": compared.ratio, "low": compared.low, "high": compared.high,
+        "verdict": str(compared.verdict),
+    }  # fmt: skip
 
 
 def share(folder: Path) -> dict[str, object]:

@@ -70,6 +70,21 @@ def test_the_winner_is_callable_on_device_arrays() -> None:
     assert float(cupy.abs(yc - expected).max()) < 1e-5
 
 
+def test_a_bfloat16_winner_is_callable_on_torch_arrays() -> None:
+    torch = pytest.importorskip("torch")
+    kernel = kernelsearch.tune(
+        "softmax", target="cuda", dtype="bfloat16", workloads=[{"rows": 64, "cols": 512}],
+        budget="6",
+    )  # fmt: skip
+    for rows, cols in ((64, 512), (3, 77), (1, 1), (0, 8)):
+        x = torch.randn(rows, cols, device="cuda").to(torch.bfloat16)
+        y = kernel(x)
+        assert y.dtype == torch.bfloat16
+        torch.testing.assert_close(y.double(), torch.softmax(x.double(), -1), rtol=2**-8, atol=1e-6)
+    with pytest.raises(ArgumentError, match="dtype bfloat16"):
+        kernel(torch.randn(4, 8, device="cuda"))
+
+
 def test_the_command_line_tunes_and_exports(tmp_path: Path) -> None:
     environment = {**os.environ, "KERNELSEARCH_HOME": str(tmp_path / "home")}
 
