@@ -2,16 +2,19 @@
 
 Every document says ``format`` and ``type``. Inside free-form mappings (evidence, conditions) what
 JSON has no word for is tagged: ``{"$tuple": [...]}``, ``{"$float": "nan"}``,
-``{"$dict": [[k, v]]}``.
+``{"$dict": [[k, v]]}``. What is stored is sealed: its text ends with a checksum of the rest, so
+that a digit which the disk has changed is noticed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -28,6 +31,11 @@ from kernelsearch.records import (
 )
 
 FORMAT = 1
+# No free-form key begins with "$": the seal cannot be taken for data, or data for the seal.
+_SEAL_BEFORE, _SEAL_AFTER, _SUM_CHARS = '"$sum":"', '"}', 16
+_SEAL_CHARS = len(_SEAL_BEFORE) + _SUM_CHARS + len(_SEAL_AFTER)
+# What reading foreign JSON can raise.
+BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 Record: TypeAlias = (
     Evaluation | VariantRecord | Proposal | Timing | KernelFacts | Candidate | Device
 )
@@ -35,6 +43,7 @@ _TYPES: dict[str, type[Any]] = {
     t.__name__: t
     for t in (Evaluation, VariantRecord, Proposal, Timing, KernelFacts, Candidate, Device)
 }
+_HINTS: dict[type[Any], dict[str, Any]] = {t: get_type_hints(t) for t in _TYPES.values()}
 
 
 def to_json(record: Record) -> dict[str, Any]:
@@ -73,12 +82,47 @@ def encode(record: Record) -> str:
 
 
 def decode(text: str, where: str = "record") -> Any:
-    """Return the record in a line of JSON; raises ``StorageError`` like ``from_json``."""
+    """Return the record in a line of JSON, sealed or not; raises what ``from_json`` raises."""
+    text = unseal(text, where)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(where, f"it is not JSON ({error})") from error
     return from_json(document, where)
+
+
+def seal(text: str) -> str:
+    """Return the text of a JSON object with a checksum of it as its last member."""
+    comma = "" if text == "{}" else ","
+    return f"{text[:-1]}{comma}{_SEAL_BEFORE}{_checksum(text)}{_SEAL_AFTER}"
+
+
+def is_sealed(text: str) -> bool:
+    """Tell whether ``seal`` has been applied (not whether the checksum is right)."""
+    tail = text[-_SEAL_CHARS:]
+    return tail.startswith(_SEAL_BEFORE) and tail.endswith(_SEAL_AFTER)
+
+
+def unseal(text: str, where: str = "record") -> str:
+    """Return what was sealed; text without a seal (of format 1) is returned as it is.
+
+    Raises:
+        StorageError: the text is not what was sealed.
+    """
+    if not isinstance(text, str):
+        raise _damaged(where, f"it must be text (got {type(text).__name__})")
+    if not is_sealed(text):
+        return text
+    inner = text[:-_SEAL_CHARS].removesuffix(",") + "}"
+    found = text[-_SEAL_CHARS:].removeprefix(_SEAL_BEFORE).removesuffix(_SEAL_AFTER)
+    if found != _checksum(inner):
+        raise _damaged(where, "its content does not have the checksum that was stored with it")
+    return inner
+
+
+def _checksum(text: str) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()[:_SUM_CHARS]
 
 
 def plain(value: Any) -> Any:
@@ -149,13 +193,50 @@ def _record(kind: type[Any], body: Mapping[str, Any], where: str) -> Any:
         raise _damaged(where, f"{kind.__name__} has no field {unknown[0]!r}")
     try:
         values = {k: _READERS.get((kind, k), _free)(v, where) for k, v in body.items()}
+        for name, value in values.items():
+            if not _fits(value, _HINTS[kind][name]):
+                raise TypeError(f"{name} must not be {str(value)[:60]!r}")
         return kind(**values)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except BROKEN as error:
         raise _damaged(where, f"{kind.__name__}: {error}") from error
 
 
+def _fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value that was read has its field's type; what comes later relies on it."""
+    if hint is Any:
+        return True
+    if hint is float:
+        # An integer too large for a float would overflow later.
+        return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 1000)
+    if hint is int:
+        return type(value) is int
+    if hint is str:
+        # Half a surrogate pair is valid JSON, and cannot be printed.
+        return isinstance(value, str) and value == value.encode(errors="replace").decode()
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is None:
+        return isinstance(value, hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, a) for a in arguments)
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if arguments[-1] is Ellipsis:
+            return all(_fits(v, arguments[0]) for v in value)
+        return len(value) == len(arguments) and all(map(_fits, value, arguments))
+    key, item = arguments
+    return isinstance(value, Mapping) and all(
+        _fits(k, key) and _fits(v, item) for k, v in value.items()
+    )
+
+
 def _damaged(where: str, why: str) -> StorageError:
-    return StorageError(f"{where} is damaged: {why}; restore it from a copy, or remove it")
+    return StorageError(
+        f"{where} is damaged: {why}; restore it from a copy, or save what is intact with "
+        "`kernelsearch repair`"
+    )
 
 
 def _free(value: Any, where: str) -> Any:

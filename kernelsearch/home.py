@@ -34,13 +34,18 @@ def lock_path(device_key: str) -> Path:
 
 
 def ensure_folder(path: Path) -> Path:
-    """Create ``path`` with its parents.
+    """Create ``path`` with its parents, so that they survive a loss of power.
 
     Raises:
         StorageError: it cannot be created or written to.
     """
     try:
+        missing = [p for p in (path, *path.parents) if not p.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for created in missing:
+            fd = os.open(created.parent, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(fd)
+            os.close(fd)
     except OSError as error:
         raise StorageError(
             f"cannot create the folder {path} ({error.strerror}); choose another with "

@@ -9,9 +9,11 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import tempfile
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +21,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from kernelsearch.codec import plain, unplain
+from kernelsearch.codec import BROKEN, plain, unplain, unseal
 from kernelsearch.errors import StorageError
 from kernelsearch.records import Candidate, Evaluation, Status, Timing, VariantRecord, digest
 
+# Of the storage: 1 had no checksums. An older one is migrated when a study is opened.
+FORMAT = 2
 BUSY_TIMEOUT_S = 30.0
+# What a folder holds beside its database once a study has begun: proof that it is not a new one.
+SETTINGS_COPY = "settings.json"
 # What file systems without hard links answer.
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 # fmt: off
@@ -78,6 +84,50 @@ class Event:
     kind: str
     data: Mapping[str, Any]
     created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that makes up a study, to be written at once.
+
+    Args:
+        settings: as ``write_settings`` takes them.
+        variants: oldest first.
+        evaluations: of one key the oldest revision first.
+        events: in the order they were written.
+    """
+
+    settings: Mapping[str, Any]
+    variants: Sequence[VariantRecord]
+    evaluations: Sequence[Evaluation]
+    events: Sequence[Event]
+
+
+class Stopwatch:
+    """Tells how long a heartbeat has not changed, where the clock that wrote it was set back.
+
+    Such a heartbeat lies in the future, and its age says nothing. This process's own clock does,
+    from the moment it first saw that heartbeat.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def age_s(self, owner: str, beat: float, now: float) -> float:
+        """Return the age of a heartbeat in seconds.
+
+        Args:
+            owner: whose it is.
+            beat: when it was written.
+            now: the present time, of the same clock.
+        """
+        if beat <= now + 1.0:
+            return now - beat
+        known, since = self._seen.get(owner, (0.0, 0.0))
+        if known != beat:
+            self._seen[owner] = (beat, time.monotonic())
+            return 0.0
+        return time.monotonic() - since
 
 
 def evaluation_key(candidate: Candidate, device: str, settings: str) -> str:
@@ -171,6 +221,10 @@ class Ledger(ABC):
         """Return the events after cursor ``since``, and the new cursor."""
 
     @abstractmethod
+    def write_all(self, contents: Contents) -> None:
+        """Write a whole study into this ledger, which must be new (to repair another one)."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free files and connections."""
 
@@ -260,11 +314,41 @@ def dumps(data: Mapping[str, Any]) -> str:
 
 
 def loads(text: str, where: str) -> dict[str, Any]:
-    """Undo ``dumps``."""
+    """Undo ``dumps``, also where the text was sealed.
+
+    Raises:
+        StorageError: the text is damaged.
+    """
+    inner = unseal(text, where)
     try:
-        return dict(unplain(json.loads(text)))
-    except (ValueError, TypeError) as error:
-        raise StorageError(f"{where} is damaged ({error}); restore it from a copy") from error
+        found = unplain(json.loads(inner))
+        if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
+            raise TypeError(f"it must be a JSON object, not {type(found).__name__}")
+    except BROKEN as error:
+        raise damaged(where, str(error)) from error
+    return found
+
+
+def damaged(where: str, why: str) -> StorageError:
+    """Return the error for something stored that cannot be read."""
+    return StorageError(
+        f"{where} is damaged ({' '.join(why.split())}); restore it from a copy, or save what is "
+        "intact with `kernelsearch repair`"
+    )
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with the credentials of all URLs in it masked.
+
+    Also of URLs that are written wrongly: what stands between ``//`` and ``@`` after a colon, and
+    the values of query parameters that are named like secrets.
+    """
+    # Greedy: a password may hold "@" and "/", and the last "@" is the one that ends it.
+    text = re.sub(r"(//[^\s/:@]*|:[^\s/:@]+):\S*(?=@)", r"\1:***", text)
+    return re.sub(
+        r"(?i)([?&;\s'\"](?:[a-z_]*(?:passw|pwd|secret|token|key|credential)[a-z_]*)=)[^&;\s'\"]*",
+        r"\1***", text,
+    )  # fmt: skip
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -273,8 +357,10 @@ def loads(text: str, where: str) -> dict[str, Any]:
 def os_error(action: str, path: Path, error: OSError) -> StorageError:
     """Return a ``StorageError`` that says what failed, where, and what to do."""
     remedies = {
-        errno.ENOSPC: "the disk is full: free space there, then resume the study",
-        errno.EDQUOT: "the disk quota is used up: free space there, then resume the study",
+        errno.ENOSPC: f"the disk is full{free_space(path)}: free space there, then resume the "
+        "study",
+        errno.EDQUOT: f"the disk quota is used up{free_space(path)}: free space there, then resume "
+        "the study",
         errno.EROFS: "the file system is read-only: use a study folder you can write to",
         errno.EACCES: "permission is missing: use a study folder you can write to",
         errno.EPERM: "permission is missing: use a study folder you can write to",
@@ -285,6 +371,18 @@ def os_error(action: str, path: Path, error: OSError) -> StorageError:
     }
     remedy = remedies.get(error.errno or 0, "check the study folder")
     return StorageError(f"cannot {action} {path} ({error.strerror or error}); {remedy}")
+
+
+def free_space(path: Path) -> str:
+    """Return how much space is left where a path lies, as part of a sentence ("" if unknown)."""
+    for place in (path, *path.parents):
+        try:
+            return f" ({shutil.disk_usage(place).free / 1e6:.3g} MB free in {place})"
+        except FileNotFoundError:
+            continue
+        except OSError:
+            break
+    return ""
 
 
 def make_folder(path: Path) -> None:

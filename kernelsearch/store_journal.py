@@ -10,6 +10,7 @@ Beside the journal that Optuna writes (``study.journal``) lies ``study.journal.l
 
 Every process appends to its own log only: no two writers share a file and no lock is needed. A
 line counts once its newline is there; a process that was killed leaves at most one torn last line.
+Variants, settings and lines end with a checksum (``codec.seal``); those of format 1 have none.
 Where two processes did record one key (a lease ran out while its holder still worked), every reader
 keeps the same one. Ages are judged by the file server's clock, as the clocks of nodes differ.
 """
@@ -27,16 +28,30 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from kernelsearch.codec import decode, encode, from_json, plain, to_json, unplain
+from kernelsearch.codec import (
+    BROKEN,
+    decode,
+    encode,
+    from_json,
+    plain,
+    seal,
+    to_json,
+    unplain,
+    unseal,
+)
 from kernelsearch.errors import StorageError, StudyError
 from kernelsearch.records import Evaluation, VariantRecord
 from kernelsearch.store_base import (
+    FORMAT,
     NO_LINKS,
     Claim,
+    Contents,
     Event,
     Ledger,
     Owner,
     Recorded,
+    Stopwatch,
+    damaged,
     dumps,
     is_final,
     key_of,
@@ -46,8 +61,6 @@ from kernelsearch.store_base import (
     sync_folder,
     write_durably,
 )
-
-FORMAT = 1
 
 
 @dataclass(slots=True)
@@ -81,6 +94,7 @@ class JournalLedger(Ledger):
         self._log_fd = -1
         self._log_number = 0
         self._owners: dict[str, Owner] = {}
+        self._stopwatch = Stopwatch()
         # Names this process's own log; it is no claim's owner.
         self._writer = Owner.here().id.replace("/", "_")
         with self._translated("open", self.root):
@@ -108,12 +122,22 @@ class JournalLedger(Ledger):
         if create and not path.exists():
             # Settings come later; a file of their own keeps both writes exclusive.
             write_durably(path, dumps({"format": FORMAT}).encode(), exclusive=True)
-        version = loads(path.read_text(encoding="utf-8"), str(path)).get("format")
-        if version != FORMAT:
+        if not path.is_file():
+            raise damaged(f"study {self.study!r} in {self.root}", f"{path.name} is missing")
+        version = loads(_text(path), str(path)).get("format")
+        if type(version) is not int or not 1 <= version <= FORMAT:
             raise StorageError(
                 f"study {self.study!r} in {self.root} has format {version}, this version reads "
-                f"{FORMAT}; open it with the version of kernelsearch that wrote it"
+                f"formats up to {FORMAT}; open it with the version of kernelsearch that wrote it"
             )
+        if version < FORMAT and os.access(self.home, os.W_OK):
+            self._migrate(path, version)
+
+    def _migrate(self, path: Path, version: int) -> None:
+        """From format 1 to 2: lines may carry checksums; those that are there stay as they are."""
+        backup = path.with_name(f"{path.name}.format{version}")
+        write_durably(backup, path.read_bytes(), exclusive=True)
+        write_durably(path, dumps({"format": FORMAT}).encode())
 
     @contextlib.contextmanager
     def _translated(self, action: str, path: Path) -> Iterator[None]:
@@ -127,17 +151,15 @@ class JournalLedger(Ledger):
     def read_settings(self) -> dict[str, Any]:
         path = self.home / "settings.json"
         with self._translated("read the settings", path):
-            if not path.exists():
-                return {}
-            return loads(path.read_text(encoding="utf-8"), str(path))
+            return loads(_text(path), str(path)) if path.exists() else {}
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         path = self.home / "settings.json"
         text = dumps(settings)
         with self._translated("write the settings", path):
-            if write_durably(path, text.encode(), exclusive=True):
+            if write_durably(path, seal(text).encode(), exclusive=True):
                 return
-            if path.read_text(encoding="utf-8") != text:
+            if unseal(_text(path), str(path)) != text:
                 raise StudyError(
                     f"study {self.study!r} in {self.root} has other settings already; "
                     "they are written once: use another study name"
@@ -148,13 +170,13 @@ class JournalLedger(Ledger):
         with self._translated("write the variant", path):
             if path.exists():
                 return False
-            return write_durably(path, encode(record).encode(), exclusive=True)
+            return write_durably(path, seal(encode(record)).encode(), exclusive=True)
 
     def variants(self) -> list[VariantRecord]:
         folder = self.home / "variants"
         with self._translated("read the variants", folder):
             paths = [p for p in folder.glob("*.json") if not p.name.startswith(".")]
-            found = [decode(p.read_text(encoding="utf-8"), str(p)) for p in paths]
+            found = [decode(_text(p), str(p)) for p in paths]
         return sorted(found, key=lambda r: (r.created, r.hash))
 
     # --- claims -----------------------------------------------------------------------------
@@ -234,14 +256,19 @@ class JournalLedger(Ledger):
             highest: dict[str, tuple[int, Path]] = {}
             for path in folder.glob("[!.]*"):
                 key, _, number = path.name.rpartition(".")
-                highest[key] = max(highest.get(key, (-1, path)), (int(number), path))
+                if number.isdecimal():
+                    highest[key] = max(highest.get(key, (-1, path)), (int(number), path))
             return {
                 k: self._content(path)[0] for k, (_, path) in highest.items() if self._lives(path)
             }
 
     def _generations(self, key: str) -> list[tuple[int, Path]]:
-        paths = (self.home / "claims").glob(f"{key}.*")
-        return sorted((int(p.name.rpartition(".")[2]), p) for p in paths)
+        found = []
+        for path in (self.home / "claims").glob(f"{key}.*"):
+            number = path.name.rpartition(".")[2]
+            if number.isdecimal():  # anything else was not put there by us
+                found.append((int(number), path))
+        return sorted(found)
 
     def _drop(self, held: list[tuple[int, Path]]) -> None:
         # Lowest first: while any is left, the highest of them is still the one that counts.
@@ -255,12 +282,12 @@ class JournalLedger(Ledger):
 
     @staticmethod
     def _content(path: Path) -> tuple[str, float]:
-        """Return owner id and lease of a claim ("" while they are not written yet)."""
+        """Return owner id and lease of a claim ("" while they are not written yet, or damaged)."""
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")
-        except FileNotFoundError:
+            owner_id, lease, _ = path.read_text(encoding="utf-8").split("\n")
+            return owner_id, float(lease)
+        except (FileNotFoundError, ValueError):
             return "", 0.0
-        return (lines[0], float(lines[1])) if len(lines) == 3 else ("", 0.0)
 
     def _lives(self, path: Path) -> bool:
         """Tell whether a claim file still holds, judging times by the file server's clock."""
@@ -271,13 +298,13 @@ class JournalLedger(Ledger):
             file = self._owner_path(owner_id)
             beat = file.stat().st_mtime
             if owner_id not in self._owners:
-                data = loads(file.read_text(encoding="utf-8"), str(file))
-                self._owners[owner_id] = Owner(**data)
-        except FileNotFoundError:
+                self._owners[owner_id] = _owner(_text(file), file)
+        except (FileNotFoundError, StorageError):
+            # Who holds it cannot be told any more; at worst the candidate is measured twice.
             return False
         if self._owners[owner_id].is_dead():
             return False
-        return self._server_time() - beat <= lease_s
+        return self._stopwatch.age_s(owner_id, beat, self._server_time()) <= lease_s
 
     def _owner_path(self, owner_id: str) -> Path:
         return self.home / "owners" / f"{quote(owner_id, safe='')}.json"
@@ -328,7 +355,8 @@ class JournalLedger(Ledger):
         self._append({**line, "body": body})
 
     def _append(self, document: dict[str, Any]) -> None:
-        data = (json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n").encode()
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+        data = (seal(text) + "\n").encode()
         try:
             if self._log_fd < 0:
                 self._open_log()
@@ -377,27 +405,24 @@ class JournalLedger(Ledger):
     def _take(self, log: str, offset: int, line: bytes) -> None:
         where = f"{self.home / 'logs' / log} at byte {offset}"
         try:
-            document = json.loads(line)
+            document = _document(line, where)
             kind, at = document["kind"], float(document["at"])
             if kind == "evaluation":
                 self._take_evaluation(document, log, offset, len(line), at)
             elif kind == "event":
-                data = unplain(document["body"])
-                self._state.events.append(Event(document["name"], data, at))
+                self._state.events.append(event_of(document))
             else:
                 raise StorageError(
                     f"{where} holds a record of kind {kind!r}, which this version does not know; "
                     "open it with a newer version of kernelsearch"
                 )
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(
-                f"{where} is damaged ({error}); restore it from a copy, or remove that line"
-            ) from error
+        except BROKEN as error:
+            raise damaged(where, f"{type(error).__name__}: {error}") from error
 
     def _take_evaluation(
         self, document: dict[str, Any], log: str, offset: int, length: int, at: float
     ) -> None:
-        key, revision = document["key"], int(document["revision"])
+        key, revision = str(document["key"]), int(document["revision"])
         mine = _Known(revision, (at, log), (log, offset, length))
         known = self._state.known.get(key)
         if known is not None:
@@ -413,8 +438,9 @@ class JournalLedger(Ledger):
         path = self.home / "logs" / log
         with open(path, "rb") as file:
             file.seek(offset)
-            document = json.loads(file.read(length))
-        found: Evaluation = from_json(document["body"], f"{path} at byte {offset}")
+            line = file.read(length)
+        where = f"{path} at byte {offset}"
+        found: Evaluation = from_json(_document(line, where).get("body", {}), where)
         return found
 
     def evaluations(self, since: str = "") -> tuple[list[Evaluation], str]:
@@ -442,9 +468,72 @@ class JournalLedger(Ledger):
             found = self._state.events[int(since or 0) :]
             return sorted(found, key=lambda e: e.created), str(len(self._state.events))
 
+    def write_all(self, contents: Contents) -> None:
+        if contents.settings:
+            self.write_settings(contents.settings)
+        for record in contents.variants:
+            self.add_variant(record)
+        revisions: dict[str, int] = {}
+        with self._lock, self._translated("write the records in", self.home):
+            for evaluation in contents.evaluations:
+                key = key_of(evaluation)
+                revisions[key] = revisions.get(key, -1) + 1
+                self._append_evaluation(key, revisions[key], evaluation)
+            for event in contents.events:
+                body = plain(dict(event.data))
+                self._append(
+                    {"kind": "event", "name": event.kind, "at": event.created, "body": body}
+                )
+
     def close(self) -> None:
         with self._lock:
             self._close_log()
+
+
+def event_of(document: Mapping[str, Any]) -> Event:
+    """Return the event in a line of a log; raises one of ``BROKEN`` where it holds none."""
+    data = unplain(document["body"])
+    if not isinstance(document["name"], str) or not isinstance(data, dict):
+        raise TypeError("an event needs a name and an object")
+    return Event(document["name"], data, float(document["at"]))
+
+
+def _document(line: bytes, where: str) -> dict[str, Any]:
+    """Return the object that a line of a log holds.
+
+    Raises:
+        StorageError: it holds none, or its checksum is wrong.
+    """
+    try:
+        found = json.loads(unseal(line.decode("utf-8").rstrip("\n"), where))
+    except (ValueError, RecursionError) as error:
+        raise damaged(where, str(error)) from error
+    if not isinstance(found, dict):
+        raise damaged(where, "it is no JSON object")
+    return found
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file of ours.
+
+    Raises:
+        StorageError: it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise damaged(str(path), str(error)) from error
+
+
+def _owner(text: str, path: Path) -> Owner:
+    data = loads(text, str(path))
+    try:
+        owner = Owner(**data)
+    except TypeError as error:
+        raise damaged(str(path), str(error)) from error
+    if type(owner.pid) is not int:
+        raise damaged(str(path), f"its pid is {owner.pid!r}")
+    return owner
 
 
 def journal_path(url: str) -> Path:

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelsearch.errors import StorageError, StudyError
 from kernelsearch.records import Evaluation, ParamValue, VariantRecord, geometric_mean
-from kernelsearch.store_base import key_of, make_folder, os_error
+from kernelsearch.store_base import key_of, make_folder, os_error, without_secrets
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -35,6 +36,9 @@ def optuna_storage(url: str) -> BaseStorage:
     import optuna
     import sqlalchemy as sa
 
+    from kernelsearch.store_tables import database_error
+
+    where = without_secrets(url)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if url.startswith("journal:"):
         from optuna.storages import JournalStorage
@@ -53,17 +57,44 @@ def optuna_storage(url: str) -> BaseStorage:
     for attempt in range(5):
         try:
             return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
-        except (sa.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        except (sa.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
             # Two processes that create the tables at once trip over each other; the second look
             # finds them.
             failure = error
+            if not _may_pass(_driver_error(error)):
+                break
             time.sleep(0.2 * (attempt + 1))
-        except RuntimeError as error:
-            raise StudyError(f"Optuna cannot use the storage {url}: {error}") from error
-    raise StorageError(
-        f"Optuna cannot open its tables in {url} ({failure}); check that the database answers "
-        "and that you may write to it"
+        except (sa.exc.SQLAlchemyError, ImportError, RuntimeError, ValueError) as error:
+            reason = without_secrets(" ".join(str(error).split()))
+            raise StudyError(
+                f"Optuna cannot use the storage {where} ({reason}); check the URL, the driver's "
+                "package and the version of Optuna"
+            ) from error
+    assert failure is not None
+    raise database_error(
+        "open Optuna's tables in", where, _folder_of(url), _driver_error(failure)
     ) from failure
+
+
+def _driver_error(error: Exception) -> BaseException:
+    """Return what SQLAlchemy said, where Optuna has wrapped it in an error of its own."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, SQLAlchemyError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Tell whether it is worth asking again: not where SQLite cannot open or write the file."""
+    name = str(getattr(getattr(error, "orig", None), "sqlite_errorname", "") or "")
+    passing = ("SQLITE_ERROR", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CONSTRAINT")
+    return not name or name.startswith(passing)
+
+
+def _folder_of(url: str) -> Path:
+    return Path(url.partition("///")[2] or ".").parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +123,7 @@ class OptunaMirror:
 
     def __init__(self, url: str, study: str) -> None:
         self.url, self.study = url, study
+        self._where = without_secrets(url)
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
@@ -129,14 +161,29 @@ class OptunaMirror:
                     break
                 if time.monotonic() > deadline:
                     raise StorageError(
-                        f"the Optuna mirror in {self.url} is not written after {timeout_s:g} s; "
+                        f"the Optuna mirror in {self._where} is not written after {timeout_s:g} s; "
                         "the results are safe in the ledger: resume to complete it"
                     )
         if self._failure is not None:
             raise StorageError(
-                f"the Optuna mirror in {self.url} could not be written ({self._failure}); "
-                "the results are safe in the ledger: resume to complete it"
+                f"the Optuna mirror in {self._where} could not be written "
+                f"({self._reason(self._failure)}); the results are safe in the ledger: resume to "
+                "complete it"
             ) from self._failure
+
+    def _reason(self, failure: Exception) -> str:
+        """Return one sentence: SQLAlchemy's own errors quote the statement and its data."""
+        from optuna.exceptions import OptunaError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from kernelsearch.store_tables import database_error
+
+        folder = _folder_of(self.url)
+        if isinstance(failure, SQLAlchemyError | OptunaError):
+            failure = database_error("write to", self._where, folder, _driver_error(failure))
+        elif isinstance(failure, OSError):
+            failure = os_error("write to", folder, failure)
+        return without_secrets(" ".join(str(failure).split()))
 
     def close(self) -> None:
         """Write what is left and end the thread; failures stay unsaid (see ``flush``)."""

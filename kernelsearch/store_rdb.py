@@ -8,6 +8,9 @@ processes, so on network file systems the rollback journal is used instead.
 Every write runs in one transaction that holds the write lock of the study from its start (SQLite:
 ``BEGIN IMMEDIATE``; elsewhere: a row lock), so that rows become visible in the order of their ids
 and a cursor never misses one.
+
+What is written is sealed with a checksum (``codec.seal``): SQLite has none, and a digit that the
+disk has changed would pass for a measurement. Format 1 had no seals; it is migrated when opened.
 """
 
 from __future__ import annotations
@@ -22,18 +25,22 @@ from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
-from kernelsearch.codec import decode, encode
+from kernelsearch.codec import decode, encode, is_sealed, seal, unseal
 from kernelsearch.errors import StorageError, StudyError
 from kernelsearch.records import Evaluation, VariantRecord
 from kernelsearch.store_base import (
     BUSY_TIMEOUT_S,
+    FORMAT,
+    SETTINGS_COPY,
     Claim,
+    Contents,
     Event,
     Ledger,
     Owner,
     Recorded,
+    Stopwatch,
+    damaged,
     dumps,
     is_final,
     is_network_file_system,
@@ -41,64 +48,21 @@ from kernelsearch.store_base import (
     loads,
     make_folder,
     os_error,
+    sync_folder,
+    without_secrets,
+    write_durably,
 )
-
-FORMAT = 1
-_LONG = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
-_NAME = sa.String(191)
-_KEY = sa.String(64)
-_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_META = sa.MetaData()
-_STUDY = sa.Table(
-    "ks_study", _META,
-    sa.Column("name", _NAME, primary_key=True),
-    sa.Column("format", sa.Integer, nullable=False),
-    sa.Column("settings", _LONG, nullable=False),
-    sa.Column("created", sa.Double, nullable=False),
-)  # fmt: skip
-_VARIANT = sa.Table(
-    "ks_variant", _META,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    sa.Column("study", _NAME, nullable=False),
-    sa.Column("hash", _KEY, nullable=False),
-    sa.Column("body", _LONG, nullable=False),
-    sa.UniqueConstraint("study", "hash", name="ks_variant_once"),
-)  # fmt: skip
-_OWNER = sa.Table(
-    "ks_owner", _META,
-    sa.Column("study", _NAME, primary_key=True),
-    sa.Column("id", sa.String(120), primary_key=True),
-    sa.Column("host", sa.String(255), nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started", sa.String(64), nullable=False),
-    sa.Column("beat", sa.Double, nullable=False),
-)  # fmt: skip
-_CLAIM = sa.Table(
-    "ks_claim", _META,
-    sa.Column("study", _NAME, primary_key=True),
-    sa.Column("key", _KEY, primary_key=True),
-    sa.Column("owner", sa.String(120), nullable=False),
-    sa.Column("lease_s", sa.Double, nullable=False),
-)  # fmt: skip
-_EVALUATION = sa.Table(
-    "ks_evaluation", _META,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    sa.Column("study", _NAME, nullable=False),
-    sa.Column("key", _KEY, nullable=False),
-    sa.Column("revision", sa.Integer, nullable=False),
-    sa.Column("variant", _KEY, nullable=False),
-    sa.Column("status", sa.String(32), nullable=False),
-    sa.Column("body", _LONG, nullable=False),
-    sa.UniqueConstraint("study", "key", "revision", name="ks_evaluation_once"),
-)  # fmt: skip
-_EVENT = sa.Table(
-    "ks_event", _META,
-    sa.Column("id", _ID, primary_key=True, autoincrement=True),
-    sa.Column("study", _NAME, nullable=False),
-    sa.Column("kind", _KEY, nullable=False),
-    sa.Column("created", sa.Double, nullable=False),
-    sa.Column("body", _LONG, nullable=False),
-)  # fmt: skip
+from kernelsearch.store_tables import (
+    CLAIM,
+    EVALUATION,
+    EVENT,
+    META,
+    OPTUNA_TABLES,
+    OWNER,
+    STUDY,
+    VARIANT,
+    database_error,
+)
 
 
 class RdbLedger(Ledger):
@@ -109,15 +73,17 @@ class RdbLedger(Ledger):
         timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:  # fmt: skip
         self.url, self.folder, self.timeout_s = url, folder, timeout_s
+        self._stopwatch = Stopwatch()
         try:
             self._url = sa.make_url(url)
-        except sa.exc.ArgumentError as error:
+        except (sa.exc.ArgumentError, ValueError):  # no URL, or a port that is no number
             raise StudyError(
-                f"storage URL {url!r} must look like sqlite:////path/study.db, "
+                f"storage URL {without_secrets(url)!r} must look like sqlite:////path/study.db, "
                 "journal:////path/study.journal, postgresql://host/db or mysql://host/db"
-            ) from error
+            ) from None
         self.sqlite = self._url.get_backend_name() == "sqlite"
-        self.where = self._url.render_as_string(hide_password=True)
+        # Not as SQLAlchemy has understood it: a password with an "@" or "/" is cut wrongly.
+        self.where = without_secrets(url)
         if self.sqlite:
             self._check_file(create)
         self._engine = self._open_engine(create)
@@ -138,14 +104,39 @@ class RdbLedger(Ledger):
             )
         path = Path(name)
         try:
+            if path.is_file() and path.stat().st_size == 0:
+                # Before SQLite looks: it removes the log of an empty database.
+                self._check_not_emptied(path)
             if create:
                 make_folder(path.parent)
+                if not path.exists():
+                    self._check_not_emptied(path)
             elif not path.is_file():
+                self._check_not_emptied(path)
                 raise StudyError(
                     f"there is no study at {path}; check the path, or start one with 'tune'"
                 )
         except OSError as error:
             raise os_error("create the study folder", path.parent, error) from error
+
+    def _check_not_emptied(self, path: Path) -> None:
+        """Raise ``StorageError`` if a study had begun whose database is gone or empty."""
+        traces = [SETTINGS_COPY] if self._copy_path().is_file() else []
+        log = path.with_name(path.name + "-wal")
+        if log.is_file() and log.stat().st_size > 0:
+            traces.append(log.name)
+        if path.parent.resolve() == self.folder.resolve():
+            traces += [n for n in ("blobs", "inbox/taken") if _holds_files(self.folder / n)]
+        if traces:
+            raise StorageError(
+                f"{path} is missing or empty, but a study had begun there (it left "
+                f"{' and '.join(traces)}): its records are lost; save what is left with "
+                f"`kernelsearch repair {self.folder}`, or move the folder away to begin anew"
+            )
+
+    def _copy_path(self) -> Path:
+        """Return the file that keeps a copy of the settings beside the database."""
+        return Path(self._url.database or "").parent / SETTINGS_COPY
 
     def _readable(self, create: bool) -> sa.URL:
         """Return the URL, so changed that a study in a folder nobody may write to can be read.
@@ -190,7 +181,7 @@ class RdbLedger(Ledger):
                 pass  # the file keeps the mode it was created with
             elif not wal:
                 cursor.execute("PRAGMA journal_mode=DELETE")
-            elif cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            elif cursor.execute("PRAGMA journal_mode").fetchone()[0] != "wal" and _is_ours(cursor):
                 _retry_locked(cursor, "PRAGMA journal_mode=WAL", self.timeout_s)
             cursor.execute("PRAGMA synchronous=FULL")
             cursor.close()
@@ -214,20 +205,28 @@ class RdbLedger(Ledger):
             with self._read() as db:
                 verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar()
                 if verdict != "ok":
-                    raise self._damaged(" ".join(str(verdict).split()))
+                    raise damaged(f"study storage {self.where}", str(verdict))
+                names = list(sa.inspect(db).get_table_names())
+            if STUDY.name not in names:
+                self._check_not_emptied(Path(self._url.database or ""))
+                if names and not OPTUNA_TABLES & set(names):
+                    raise StudyError(
+                        f"{self.where} is the database of another program (its tables: "
+                        f"{', '.join(names[:5])}); use another folder or URL"
+                    )
         if create:
             try:
                 with self._write(lock=False) as db:
-                    _META.create_all(db)
+                    META.create_all(db)
             except StorageError:
                 # Another process may have created the tables between our look and our try.
                 with self._write(lock=False) as db:
-                    _META.create_all(db)
+                    META.create_all(db)
         with self._read() as db:
             names = list(sa.inspect(db).get_table_names())
-            if _STUDY.name not in names:
+            if STUDY.name not in names:
                 raise StudyError(f"{self.where} holds no kernelsearch study; start one with 'tune'")
-            known = list(db.scalars(sa.select(_STUDY.c.name).order_by(_STUDY.c.name)))
+            known = list(db.scalars(sa.select(STUDY.c.name).order_by(STUDY.c.name)))
         if study is None:
             if len(known) > 1:
                 raise StudyError(f"{self.where} holds {len(known)} studies: name one of {known}")
@@ -237,17 +236,90 @@ class RdbLedger(Ledger):
             if not create:
                 raise StudyError(f"{self.where} has no study {study!r}; it has {known or 'none'}")
             with self._write(lock=False) as db:
-                if db.scalar(sa.select(_STUDY.c.name).where(_STUDY.c.name == study)) is None:
-                    db.execute(_STUDY.insert().values(
+                if db.scalar(sa.select(STUDY.c.name).where(STUDY.c.name == study)) is None:
+                    db.execute(STUDY.insert().values(
                         name=study, format=FORMAT, settings="", created=time.time()
                     ))  # fmt: skip
-        with self._read() as db:
-            version = db.scalar(sa.select(_STUDY.c.format).where(_STUDY.c.name == study))
-        if version != FORMAT:
+        self._bring_up_to_date()
+
+    # --- formats ----------------------------------------------------------------------------
+
+    def _bring_up_to_date(self) -> None:
+        """Migrate an older format; refuse a newer one.
+
+        Raises:
+            StorageError: the format is newer than this version of kernelsearch.
+        """
+        version = self._version()
+        if version > FORMAT or version < 1:
             raise StorageError(
-                f"study {study!r} in {self.where} has format {version}, this version reads "
-                f"{FORMAT}; open it with the version of kernelsearch that wrote it"
+                f"study {self.study!r} in {self.where} has format {version}, this version reads "
+                f"formats up to {FORMAT}; open it with the version of kernelsearch that wrote it"
             )
+        if version == FORMAT:
+            return
+        if self.sqlite:
+            path = Path(self._url.database or "")
+            if not os.access(path.parent, os.W_OK):
+                return  # it can be read as it is, and nothing will be written
+            self._back_up(path, path.with_name(f"{path.name}.format{version}"))
+        with self._write() as db:
+            # Another process may have done it since we looked; what is sealed is left alone.
+            self._seal_all(db)
+            db.execute(
+                STUDY.update().where(STUDY.c.name == self.study).values(format=FORMAT)
+            )  # fmt: skip
+        self._copy_settings()
+
+    def _version(self) -> int:
+        with self._read() as db:
+            found = db.scalar(sa.select(STUDY.c.format).where(STUDY.c.name == self.study))
+        if type(found) is not int:
+            raise damaged(f"study storage {self.where}", f"its format is {found!r}")
+        return found
+
+    def _back_up(self, path: Path, backup: Path) -> None:
+        """Copy the whole database, with what its log holds, unless the copy is there already."""
+        if backup.exists():
+            return
+        fresh = backup.with_name(backup.name + f".{os.getpid()}.new")
+        try:
+            with self._translated("back up"):
+                source, copy = sqlite3.connect(path), sqlite3.connect(fresh)
+                try:
+                    source.backup(copy)
+                finally:
+                    copy.close()
+                    source.close()
+            with open(fresh, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(fresh, backup)
+            sync_folder(backup.parent)
+        except OSError as error:
+            raise os_error("back up the study in", backup, error) from error
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def _seal_all(self, db: sa.Connection) -> None:
+        """From format 1 to 2: give every record its checksum."""
+        for table in (VARIANT, EVALUATION, EVENT):
+            rows = db.execute(
+                sa.select(table.c.id, table.c.body).where(table.c.study == self.study)
+            ).all()
+            changed = [
+                {"row": r.id, "text": seal(r.body)} for r in rows
+                # What is no JSON object is damaged, and is left for ``repair``.
+                if isinstance(r.body, str) and r.body.endswith("}") and not is_sealed(r.body)
+            ]  # fmt: skip
+            if changed:
+                db.execute(
+                    table.update().where(table.c.id == sa.bindparam("row"))
+                    .values(body=sa.bindparam("text")), changed,
+                )  # fmt: skip
+        mine = STUDY.c.name == self.study
+        text = db.scalar(sa.select(STUDY.c.settings).where(mine))
+        if text and not is_sealed(text):
+            db.execute(STUDY.update().where(mine).values(settings=seal(text)))
 
     # --- transactions -----------------------------------------------------------------------
 
@@ -269,7 +341,7 @@ class RdbLedger(Ledger):
         ):
             if lock and not self.sqlite:
                 # Serialises the writers of a study: ids become visible in their order.
-                row = sa.select(_STUDY.c.name).where(_STUDY.c.name == self.study)
+                row = sa.select(STUDY.c.name).where(STUDY.c.name == self.study)
                 db.execute(row.with_for_update())
             yield db
 
@@ -285,71 +357,67 @@ class RdbLedger(Ledger):
             raise StorageError(
                 f"cannot {action} {self.where}: no connection became free; use fewer threads"
             ) from error
+        except UnicodeDecodeError as error:
+            raise damaged(f"study storage {self.where}", str(error)) from error
 
     def _sentence(self, action: str, error: Exception) -> StorageError:
-        origin = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-        name = str(getattr(origin, "sqlite_errorname", "") or "")
-        text = " ".join(str(origin).split())
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            return self._damaged(text)
-        remedies = {
-            "SQLITE_BUSY": f"another process has held it locked for {self.timeout_s:g} s: wait for "
-            "it or end it, then resume",
-            "SQLITE_LOCKED": "another connection holds it locked: wait for it, then resume",
-            "SQLITE_READONLY": "it is read-only: use a study folder you can write to",
-            "SQLITE_FULL": "the disk is full: free space there, then resume the study",
-            "SQLITE_CANTOPEN": "it cannot be opened: check that the folder exists and is writable",
-            "SQLITE_PERM": "permission is missing: use a study folder you can write to",
-            "SQLITE_IOERR": "the disk reports an error or is full: check it, then resume the study",
-        }
-        for prefix, remedy in remedies.items():
-            if name.startswith(prefix):
-                return StorageError(f"cannot {action} the study storage {self.where} ({text}); "
-                                    f"{remedy}")  # fmt: skip
-        return StorageError(
-            f"cannot {action} the study storage {self.where} ({text}); "
-            "check that the database answers and that you may write to it"
-        )
-
-    def _damaged(self, text: str) -> StorageError:
-        return StorageError(
-            f"study storage {self.where} is damaged ({text}); restore it from a copy, "
-            "or save what is left with: sqlite3 study.db .recover"
-        )
+        return database_error(f"{action} the study storage", self.where, self.folder, error,
+                              self.timeout_s)  # fmt: skip
 
     # --- settings and variants --------------------------------------------------------------
 
     def read_settings(self) -> dict[str, Any]:
         with self._read() as db:
-            text = db.scalar(sa.select(_STUDY.c.settings).where(_STUDY.c.name == self.study))
-        return loads(text, f"settings of study {self.study!r}") if text else {}
+            text = db.scalar(sa.select(STUDY.c.settings).where(STUDY.c.name == self.study))
+        where = f"settings of study {self.study!r} in {self.where}"
+        return {} if text is None or text == "" else loads(text, where)
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         text = dumps(settings)
-        mine = _STUDY.c.name == self.study
+        mine = STUDY.c.name == self.study
         with self._write() as db:
-            known = db.scalar(sa.select(_STUDY.c.settings).where(mine))
-            if known and known != text:
+            known = db.scalar(sa.select(STUDY.c.settings).where(mine))
+            if known and unseal(known, f"settings of study {self.study!r}") != text:
                 raise StudyError(
                     f"study {self.study!r} in {self.where} has other settings already; "
                     "they are written once: use another study name"
                 )
             if not known:
-                db.execute(_STUDY.update().where(mine).values(settings=text))
+                db.execute(STUDY.update().where(mine).values(settings=seal(text)))
+        self._copy_settings()
+
+    def _copy_settings(self) -> None:
+        """Keep a copy of the settings beside an SQLite file, also as proof that a study began."""
+        if not self.sqlite:
+            return
+        path = self._copy_path()
+        settings = self.read_settings()
+        if not settings:
+            return
+        try:
+            known = loads(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
+        except (StorageError, UnicodeDecodeError):
+            known = {}  # a damaged copy is replaced
+        if known.get(self.study) == settings:
+            return
+        try:
+            write_durably(path, seal(dumps({**known, self.study: settings})).encode())
+        except OSError as error:
+            raise os_error("write the settings to", path, error) from error
 
     def add_variant(self, record: VariantRecord) -> bool:
-        mine = (_VARIANT.c.study == self.study) & (_VARIANT.c.hash == record.hash)
-        body = encode(record)
+        mine = (VARIANT.c.study == self.study) & (VARIANT.c.hash == record.hash)
+        body = seal(encode(record))
         with self._write() as db:
-            if db.scalar(sa.select(_VARIANT.c.id).where(mine)) is not None:
+            if db.scalar(sa.select(VARIANT.c.id).where(mine)) is not None:
                 return False
-            db.execute(_VARIANT.insert().values(study=self.study, hash=record.hash, body=body))
+            db.execute(VARIANT.insert().values(study=self.study, hash=record.hash, body=body))
         return True
 
     def variants(self) -> list[VariantRecord]:
         query = (
-            sa.select(_VARIANT.c.hash, _VARIANT.c.body)
-            .where(_VARIANT.c.study == self.study).order_by(_VARIANT.c.id)
+            sa.select(VARIANT.c.hash, VARIANT.c.body)
+            .where(VARIANT.c.study == self.study).order_by(VARIANT.c.id)
         )  # fmt: skip
         with self._read() as db:
             rows = db.execute(query).all()
@@ -358,20 +426,20 @@ class RdbLedger(Ledger):
     # --- claims -----------------------------------------------------------------------------
 
     def claim(self, key: str, owner: Owner, lease_s: float) -> Claim:
-        mine = (_CLAIM.c.study == self.study) & (_CLAIM.c.key == key)
+        mine = (CLAIM.c.study == self.study) & (CLAIM.c.key == key)
         with self._write(lazy=True) as db:
             if self._revision(db, key) is not None:
                 return Claim.DONE
             now = self._now(db)
             held = db.execute(
-                sa.select(_CLAIM.c.owner, _CLAIM.c.lease_s).where(mine)
+                sa.select(CLAIM.c.owner, CLAIM.c.lease_s).where(mine)
             ).first()  # fmt: skip
             if held is not None:
                 if self._lives(db, held.owner, held.lease_s, now):
                     return Claim.TAKEN
-                db.execute(_CLAIM.delete().where(mine))
+                db.execute(CLAIM.delete().where(mine))
             self._beat(db, owner, now)
-            db.execute(_CLAIM.insert().values(
+            db.execute(CLAIM.insert().values(
                 study=self.study, key=key, owner=owner.id, lease_s=lease_s
             ))  # fmt: skip
         return Claim.CLAIMED
@@ -381,29 +449,29 @@ class RdbLedger(Ledger):
             self._beat(db, owner, self._now(db))
 
     def release(self, key: str, owner: Owner) -> bool:
-        mine = (_CLAIM.c.study == self.study) & (_CLAIM.c.key == key) & (_CLAIM.c.owner == owner.id)
+        mine = (CLAIM.c.study == self.study) & (CLAIM.c.key == key) & (CLAIM.c.owner == owner.id)
         with self._write(lazy=True) as db:
-            return db.execute(_CLAIM.delete().where(mine)).rowcount > 0
+            return db.execute(CLAIM.delete().where(mine)).rowcount > 0
 
     def claims(self) -> dict[str, str]:
-        query = sa.select(_CLAIM.c.key, _CLAIM.c.owner, _CLAIM.c.lease_s)
+        query = sa.select(CLAIM.c.key, CLAIM.c.owner, CLAIM.c.lease_s)
         with self._read() as db:
             now = self._now(db)
-            rows = db.execute(query.where(_CLAIM.c.study == self.study)).all()
+            rows = db.execute(query.where(CLAIM.c.study == self.study)).all()
             return {k: o for k, o, lease_s in rows if self._lives(db, o, lease_s, now)}
 
     def _lives(self, db: sa.Connection, owner_id: str, lease_s: float, now: float) -> bool:
         row = db.execute(
-            sa.select(_OWNER).where((_OWNER.c.study == self.study) & (_OWNER.c.id == owner_id))
+            sa.select(OWNER).where((OWNER.c.study == self.study) & (OWNER.c.id == owner_id))
         ).first()
-        if row is None or now - row.beat > lease_s:
+        if row is None or self._stopwatch.age_s(owner_id, row.beat, now) > lease_s:
             return False
         return not Owner(row.id, row.host, row.pid, row.started).is_dead()
 
     def _beat(self, db: sa.Connection, owner: Owner, now: float) -> None:
-        mine = (_OWNER.c.study == self.study) & (_OWNER.c.id == owner.id)
-        if db.execute(_OWNER.update().where(mine).values(beat=now)).rowcount == 0:
-            db.execute(_OWNER.insert().values(
+        mine = (OWNER.c.study == self.study) & (OWNER.c.id == owner.id)
+        if db.execute(OWNER.update().where(mine).values(beat=now)).rowcount == 0:
+            db.execute(OWNER.insert().values(
                 study=self.study, id=owner.id, host=owner.host, pid=owner.pid,
                 started=owner.started, beat=now,
             ))  # fmt: skip
@@ -429,10 +497,8 @@ class RdbLedger(Ledger):
         with self._write() as db:
             known = self._revision(db, key)
             if known is None:
-                db.execute(_EVALUATION.insert().values(row))
-            db.execute(
-                _CLAIM.delete().where((_CLAIM.c.study == self.study) & (_CLAIM.c.key == key))
-            )
+                db.execute(EVALUATION.insert().values(row))
+            db.execute(CLAIM.delete().where((CLAIM.c.study == self.study) & (CLAIM.c.key == key)))
         return Recorded.RECORDED if known is None else Recorded.DUPLICATE
 
     def revise(self, key: str, evaluation: Evaluation) -> None:
@@ -445,25 +511,25 @@ class RdbLedger(Ledger):
             known = self._revision(db, key)
             if known is None:
                 raise StorageError(f"evaluation {key} is not recorded; record it before revising")
-            db.execute(_EVALUATION.insert().values(self._row(key, known + 1, evaluation)))
+            db.execute(EVALUATION.insert().values(self._row(key, known + 1, evaluation)))
 
     def _row(self, key: str, revision: int, evaluation: Evaluation) -> dict[str, Any]:
         return {
             "study": self.study, "key": key, "revision": revision,
             "variant": evaluation.candidate.variant, "status": str(evaluation.status),
-            "body": encode(evaluation),
+            "body": seal(encode(evaluation)),
         }  # fmt: skip
 
     def _revision(self, db: sa.Connection, key: str) -> int | None:
-        mine = (_EVALUATION.c.study == self.study) & (_EVALUATION.c.key == key)
-        found = db.scalar(sa.select(sa.func.max(_EVALUATION.c.revision)).where(mine))
+        mine = (EVALUATION.c.study == self.study) & (EVALUATION.c.key == key)
+        found = db.scalar(sa.select(sa.func.max(EVALUATION.c.revision)).where(mine))
         return None if found is None else int(found)
 
     def evaluations(self, since: str = "") -> tuple[list[Evaluation], str]:
         query = (
-            sa.select(_EVALUATION.c.id, _EVALUATION.c.key, _EVALUATION.c.body)
-            .where((_EVALUATION.c.study == self.study) & (_EVALUATION.c.id > int(since or 0)))
-            .order_by(_EVALUATION.c.id)
+            sa.select(EVALUATION.c.id, EVALUATION.c.key, EVALUATION.c.body)
+            .where((EVALUATION.c.study == self.study) & (EVALUATION.c.id > int(since or 0)))
+            .order_by(EVALUATION.c.id)
         )
         with self._read() as db:
             rows = db.execute(query).all()
@@ -472,9 +538,9 @@ class RdbLedger(Ledger):
 
     def evaluation(self, key: str) -> Evaluation | None:
         query = (
-            sa.select(_EVALUATION.c.body)
-            .where((_EVALUATION.c.study == self.study) & (_EVALUATION.c.key == key))
-            .order_by(_EVALUATION.c.revision.desc()).limit(1)
+            sa.select(EVALUATION.c.body)
+            .where((EVALUATION.c.study == self.study) & (EVALUATION.c.key == key))
+            .order_by(EVALUATION.c.revision.desc()).limit(1)
         )  # fmt: skip
         with self._read() as db:
             body = db.scalar(query)
@@ -486,17 +552,17 @@ class RdbLedger(Ledger):
     # --- events -----------------------------------------------------------------------------
 
     def add_event(self, kind: str, data: Mapping[str, Any]) -> None:
-        body = dumps(data)
+        body = seal(dumps(data))
         with self._write() as db:
-            db.execute(_EVENT.insert().values(
+            db.execute(EVENT.insert().values(
                 study=self.study, kind=kind, created=time.time(), body=body
             ))  # fmt: skip
 
     def events(self, since: str = "") -> tuple[list[Event], str]:
         query = (
-            sa.select(_EVENT)
-            .where((_EVENT.c.study == self.study) & (_EVENT.c.id > int(since or 0)))
-            .order_by(_EVENT.c.id)
+            sa.select(EVENT)
+            .where((EVENT.c.study == self.study) & (EVENT.c.id > int(since or 0)))
+            .order_by(EVENT.c.id)
         )
         with self._read() as db:
             rows = db.execute(query).all()
@@ -505,8 +571,40 @@ class RdbLedger(Ledger):
         ]
         return found, str(rows[-1].id) if rows else since
 
+    def write_all(self, contents: Contents) -> None:
+        if contents.settings:
+            self.write_settings(contents.settings)
+        revisions: dict[str, int] = {}
+        rows = []
+        for evaluation in contents.evaluations:
+            key = key_of(evaluation)
+            revisions[key] = revisions.get(key, -1) + 1
+            rows.append(self._row(key, revisions[key], evaluation))
+        variants = [
+            {"study": self.study, "hash": r.hash, "body": seal(encode(r))}
+            for r in contents.variants
+        ]
+        events = [
+            {"study": self.study, "kind": e.kind, "created": e.created,
+             "body": seal(dumps(e.data))} for e in contents.events
+        ]  # fmt: skip
+        with self._write() as db:
+            for table, values in ((VARIANT, variants), (EVALUATION, rows), (EVENT, events)):
+                if values:
+                    db.execute(table.insert(), values)
+
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _is_ours(cursor: Any) -> bool:
+    """Tell whether a database is new, or holds tables of ours or of Optuna."""
+    tables = {n for (n,) in cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return not tables or bool(tables & (OPTUNA_TABLES | {STUDY.name}))
+
+
+def _holds_files(folder: Path) -> bool:
+    return folder.is_dir() and any(p.is_file() for p in folder.rglob("*"))
 
 
 def _retry_locked(cursor: Any, statement: str, timeout_s: float) -> None:

@@ -71,8 +71,9 @@ TABLE: dict[str, dict[str, str]] = {
         "store": "store_base store_journal store_rdb",
         "store_base": "codec errors records",
         "store_journal": "codec errors records store_base",
-        "store_optuna": "errors records store_base store_journal",
-        "store_rdb": "codec errors records store_base",
+        "store_optuna": "errors records store_base store_journal store_tables",
+        "store_rdb": "codec errors records store_base store_tables",
+        "store_tables": "errors store_base",
         "targets": "",
         "targets.choose": "errors protocols targets.cpu targets.cuda",
         "targets.cpu": (

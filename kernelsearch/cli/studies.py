@@ -26,7 +26,9 @@ def study_folders() -> list[Path]:
 
 
 def _is_study(path: Path) -> bool:
-    return (path / "study.db").is_file() or (path / "study.journal.ledger").exists()
+    # The copy of the settings outlives the database: what is lost is said, not overlooked.
+    names = ("study.db", "settings.json", "study.journal.ledger")
+    return path.is_dir() and any((path / n).exists() for n in names)
 
 
 def find_study(text: str) -> Path:
