@@ -24,9 +24,11 @@ from kernelsearch.search import SELECTORS
 from kernelsearch.search.budget import Budget, parse_budget
 from kernelsearch.session import Equipment, StudyRun
 from kernelsearch.settings import StudySettings
+from kernelsearch.sol import rate_name
 from kernelsearch.study import Study
 from kernelsearch.targets.choose import choose_target
 from kernelsearch.user_data import with_data, workload_from_file
+from kernelsearch.versions import versions
 
 DEFAULT_BUDGET = "60s"
 DEFAULT_SETS = ("large", "paper", "smoke")
@@ -207,7 +209,21 @@ def run_study(
     """Run a study on open equipment until its budget is used up; see ``StudyRun.run``."""
     selector = SELECTORS[study.settings.selector]()
     proposers = [make_proposer(name, study) for name in study.settings.proposers]
+    study.ledger.add_event("run", run_facts(study, equipment.device))
     return StudyRun(study, equipment, proposers, selector, observer).run(budget)
+
+
+def run_facts(study: Study, device: Device) -> dict[str, Any]:
+    """Return what a report needs later and the ledger would not know: rates, costs, versions.
+
+    ``costs`` holds (operations, compulsory bytes) of each workload by its key.
+    """
+    settings, operator = study.settings, study.operator
+    return {
+        "ceilings": dict(device.ceilings), "versions": versions(),
+        "doc": operator.doc, "rate": rate_name(settings.dtype, operator.precision),
+        "costs": {w.key: operator.cost(w, settings.dtype) for w in settings.workloads},
+    }  # fmt: skip
 
 
 def make_proposer(name: str, study: Study) -> Proposer:

@@ -154,7 +154,7 @@ TABLE: dict[str, dict[str, str]] = {
         "api": (
             "archive errors events home operator operators_io propose.crossover propose.inbox "
             "propose.rules protocols records result runtime search search.budget session settings "
-            "study targets.choose user_data"
+            "sol study targets.choose user_data versions"
         ),
         "bench": "errors operator records session sol variant vendor",
         "export": "",
