@@ -178,7 +178,10 @@ def dtype_bytes(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What the compiler says of one kernel. -1 or 0 where it is unknown is never used: None is."""
+    """What the compiler says of one kernel. -1 or 0 where it is unknown is never used: None is.
+
+    ``code`` holds what its machine code shows (docs/diagnosis.md); empty: nobody has looked.
+    """
 
     name: str
     registers: int | None = None
@@ -188,6 +191,7 @@ class KernelFacts:
     static_shared_bytes: int | None = None
     barriers: int | None = None
     param_bytes: tuple[int, ...] | None = None
+    code: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,7 @@ def _binary_out(binary: Binary) -> dict[str, Any]:
 
 
 def kernel_facts(value: Mapping[str, Any]) -> KernelFacts:
+            "code": dict(f.code),
     """Build ``KernelFacts`` from a JSON object."""
     names = ("registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes",
              "static_shared_bytes", "barriers")  # fmt: skip
@@ -245,10 +246,15 @@ def kernel_facts(value: Mapping[str, Any]) -> KernelFacts:
 
 
 def binary(answer: Mapping[str, Any], job: CompileJob) -> Binary:
+    code = _checked(
+        "code", value.get("code", {}),
+        lambda v: isinstance(v, dict) and len(v) <= MAX_ITEMS and all(map(_number, v.values())),
+    )  # fmt: skip
     """Build a ``Binary`` from a decoded answer to compiling ``job``."""
     value = _checked("value", answer["value"], lambda v: isinstance(v, dict))
     try:
         image = base64.b64decode(value["image"], validate=True)
+        code={clean_text(k): float(v) for k, v in code.items()},
         facts = tuple(kernel_facts(f) for f in value["facts"])
         symbols = {clean_text(k): clean_text(v) for k, v in value["symbols"].items()}
         # Under another key it would take the place of another candidate.

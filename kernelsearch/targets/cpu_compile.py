@@ -15,11 +15,12 @@ import struct
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernelsearch.errors import CompileError, RejectedError, UnknownNameError
 from kernelsearch.records import Binary, CompileJob, KernelFacts
+from kernelsearch.targets.cpu_asm import assembly_facts
 from kernelsearch.targets.cpu_check import CheckedSource, check_source
 from kernelsearch.targets.cpu_elf import code_digest
 
@@ -42,6 +43,7 @@ class KernelImage:
     parallel: bool
     code: bytes
     bitcode: bytes
+    assembly: Mapping[str, float] = field(default_factory=dict)
 
 
 def toolchain() -> str:
@@ -73,7 +75,7 @@ def compile_binary(job: CompileJob) -> Binary:
             "\0".join([*(code_digest(i.code) for i in images), *job.kernels]).encode()
         ).hexdigest()[:16],
         symbols={i.name: i.symbol for i in images},
-        facts=tuple(KernelFacts(i.name) for i in images),
+        facts=tuple(KernelFacts(i.name, code=i.assembly) for i in images),
         log=", ".join(f"{i.name}: {len(i.code)} bytes of object code" for i in images),
         compile_s=time.perf_counter() - started,
     )
@@ -166,6 +168,7 @@ def _image(name: str, dispatcher: Any, arguments: Any) -> KernelImage:
         parallel=bool(result.reload_init),
         code=code,
         bitcode=bitcode,
+        assembly=assembly_facts(result.library.get_asm_str()),
     )
 
 

@@ -1,0 +1,1 @@
+"""What is known of a kernel besides its time: machine code, occupancy, roofline, counters."""
