@@ -304,7 +304,7 @@ class TimingSettings:
 
     cache: CacheState = "cold"
     min_samples: int = 7
-    max_samples: int = 60
+    max_samples: int = 120
     min_sample_us: float = 100.0
     budget_s: float = 2.0
     give_up_ratio: float = 1.5

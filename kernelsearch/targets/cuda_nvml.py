@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
+
+# A question takes the driver a while, and a clock changes slowly: answers are kept for so long.
+CLOCK_AGE_S = 5e-3
 
 _REASONS = (
     "GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "HwSlowdown", "SyncBoost",
@@ -18,6 +22,7 @@ class DeviceMonitor:
         self._handle: Any = None
         self._nvml: Any = None
         self.missing = ""
+        self._mhz, self._read_at = 0.0, 0.0
         try:
             import pynvml
         except ImportError:
@@ -54,6 +59,18 @@ class DeviceMonitor:
                 n for n in _REASONS if bits & getattr(nvml, f"nvmlClocksThrottleReason{n}", 0)
             ]
         return state
+
+    def sm_mhz(self) -> float:
+        """Return the processors' clock, read at most ``CLOCK_AGE_S`` ago (0: not known)."""
+        if self._nvml is None:
+            return 0.0
+        now = time.perf_counter()
+        if now - self._read_at > CLOCK_AGE_S:
+            state: dict[str, Any] = {}
+            kind = self._nvml.NVML_CLOCK_SM
+            self._read(state, "mhz", self._nvml.nvmlDeviceGetClockInfo, self._handle, kind)
+            self._mhz, self._read_at = float(state.get("mhz", 0)), now
+        return self._mhz
 
     def other_processes(self) -> dict[str, Any]:
         """Return how many processes besides this one compute on the device."""

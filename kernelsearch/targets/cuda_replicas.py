@@ -52,6 +52,10 @@ class ReplicaSet:
             self.release()
             raise
         self.replicas = [self._replica(sets, n) for n in range(count)]
+        self._read_only = {s.name for s in sets[0] if s.role == "in"}
+        # What hot calls have in common, and what each has to itself, bytes.
+        self.shared_bytes = sum(s.nbytes for specs in sets for s in specs if s.role == "in")
+        self.own_bytes = sum(s.nbytes for s in sets[0] if s.role != "in")
         self._ends = self._prefix_ends(count)
         self._upload(sets, count)
         self._input_names = [s.name for s in self._in_layout.slots]
@@ -97,6 +101,12 @@ class ReplicaSet:
             start = resident.pointer if resident else self._starts[f"{number}:{spec.name}"]
             placed[spec.name] = Placed(start, spec.nbytes, spec.dtype, spec.shape)
         return Replica(index, placed)
+
+    def placed(self, number: int, *, hot: bool = False) -> dict[str, Placed]:
+        """Return a call's buffers; hot calls on one set have its inputs in common."""
+        own = self.replicas[number].placed
+        first = self.replicas[self.replicas[number].set_index].placed
+        return {n: first[n] if hot and n in self._read_only else p for n, p in own.items()}
 
     def _prefix_ends(self, count: int) -> list[int]:
         ends = [0] * count

@@ -5,6 +5,10 @@ replicas, in random order. Before each replay the outputs are poisoned, then the
 other, clean data (``cold``); both lie before the first event. Work queued before that event keeps
 the device busy while the host queues the rest, so launch jitter stays outside. Inputs of role
 ``inout`` are restored before each replay, outside the timed part; a replay uses each replica once.
+
+Every call of a replay writes to outputs and workspaces of its own, so that none finds a result.
+``hot`` calls have their inputs in common, and all that they touch together fits in half of the L2,
+or else there is one call a replay; a replay that is not timed goes before, to fetch the inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from kernelsearch.targets.cuda_context import CudaContext
 from kernelsearch.targets.cuda_layout import Item, lay_out
 from kernelsearch.targets.cuda_load import BoundCall, LoadedBinary, Placed, launch
 from kernelsearch.targets.cuda_nvml import DeviceMonitor
-from kernelsearch.targets.cuda_replicas import GUARD_BYTES, MAX_REPLICAS, ReplicaSet
+from kernelsearch.targets.cuda_replicas import GUARD_BYTES, ReplicaSet
 
 SPACE_BYTES = 1 << 30
 QUEUE_US = 30
@@ -44,6 +48,10 @@ class _Workspaces:
         self._sizes = {w.name: size for w, size in sizes}
         self._block = context.allocate(self._layout.nbytes) if sizes else 0
         self._starts = {s.name: self._block + s.start for s in self._layout.slots}
+
+    @property
+    def copies(self) -> int:
+        return self._copies
 
     def placed(self, call: int) -> dict[str, Placed]:
         copy = call % self._copies
@@ -74,8 +82,9 @@ class _Player:
 
     def __init__(
         self, context: CudaContext, loaded: LoadedBinary, plan: LaunchPlan, replicas: ReplicaSet,
-        what: str,
+        what: str, *, hot: bool,
     ) -> None:  # fmt: skip
+        self.hot = hot
         self.context, self.loaded, self.replicas, self.what = context, loaded, replicas, what
         self.plan = plan
         loaded.prepare(plan)
@@ -85,7 +94,7 @@ class _Player:
 
     def call(self, replica: int) -> BoundCall:
         if replica not in self._calls:
-            placed = self.replicas.replicas[replica].placed | self.spaces.placed(replica)
+            placed = self.replicas.placed(replica, hot=self.hot) | self.spaces.placed(replica)
             self._calls[replica] = self.loaded.bind(self.plan, placed)
         return self._calls[replica]
 
@@ -157,7 +166,8 @@ class TimedRequest:
         conditions = {
             "before": before, "after": self._monitor.snapshot(),
             "graph_calls": len(self._order), "replicas": len(self._replicas.replicas),
-            "batches": self._batches, "cache": "swept" if self._cold else "hot",
+            "batches": self._batches, "dropped": samples.dropped, "sm_mhz": samples.clock,
+            "disturbed": samples.disturbed, "cache": "swept" if self._cold else "hot",
         }  # fmt: skip
         return TimeReport(
             samples_us=samples.samples_us, end_to_end_us=ends,
@@ -172,7 +182,9 @@ class TimedRequest:
         what = "timing the candidate" if number == 0 else "timing the incumbent"
         with self._context.faults(what):
             self._players.append(
-                _Player(self._context, loaded, contender.plan, self._replicas, what)
+                _Player(
+                    self._context, loaded, contender.plan, self._replicas, what, hot=not self._cold
+                )
             )
 
     # --- how many calls make a graph --------------------------------------------------------
@@ -183,16 +195,16 @@ class TimedRequest:
         slowest = max(self._plain_call_us(player) for player in self._players)
         # A plain call of a short kernel takes about twice what it takes in a graph.
         wanted = math.ceil(2.5 * settings.min_sample_us / max(slowest, 0.5))
-        if self._cold:
-            available = len(self._replicas.replicas)
-            sets = len(self._request.sets)
-            count = min(available, max(min(sets, available), wanted))
-            self._order = list(range(count))
-            self._secret.shuffle(self._order)
-        else:
-            # One replica stays in the cache; one that is read and written cannot be used twice.
-            again = not any(b.role == "inout" for b in self._request.sets[0])
-            self._order = [0] * (min(MAX_REPLICAS, max(1, wanted)) if again else 1)
+        # A workspace that is used again within a replay would show what was left in it.
+        available = min(len(self._replicas.replicas), *(p.spaces.copies for p in self._players))
+        if not self._cold:
+            scratch = max(p.plan.workspace_bytes for p in self._players)
+            room = self._context.l2_bytes // 2 - self._replicas.shared_bytes
+            available = min(available, max(1, room // max(1, self._replicas.own_bytes + scratch)))
+        sets = len(self._request.sets)
+        count = min(available, max(min(sets, available), wanted))
+        self._order = list(range(count))
+        self._secret.shuffle(self._order)
         for player in self._players:
             order = list(self._order)
             self._secret.shuffle(order)
@@ -228,6 +240,7 @@ class TimedRequest:
             return sample(
                 lambda who, calls: self._batch(who, calls), len(self._players),
                 self._request.settings, self._request.seed, MAX_REPLAYS * len(self._order),
+                self._monitor.sm_mhz,
             )  # fmt: skip
         except ValueError as error:
             raise LaunchError(f"the timing is impossible: {error}", {"error": str(error)}) from None
@@ -240,8 +253,10 @@ class TimedRequest:
         start, end = self._events
         total = 0.0
         with context.faults(player.what):
-            context.reset_persisting_lines()
             for _ in range(replays):
+                context.reset_persisting_lines()
+                if not self._cold:
+                    player.replay()  # brings the inputs into the cache; its outputs are poisoned
                 self._prepare(player, max(self._order) + 1)
                 context.stream.record(start)
                 player.replay()

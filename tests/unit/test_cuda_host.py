@@ -341,6 +341,88 @@ def test_each_call_is_poisoned_first(gpu, host, sets):
     assert all(seen)
 
 
+def lazy_kernel(host, space):
+    """Make a kernel that works only where its result is not there already; say how often it did."""
+    skipped = []
+
+    def lazy(config, y, x, n, f, *more):
+        kept = view(more[0] if space else y, np.float32, 1)
+        if kept[0] == f.value * view(x, np.float32, 1)[0]:
+            skipped.append(1)
+            host.clock -= 4.0
+            return
+        scale(config, y, x, n, f)
+        kept[0] = view(y, np.float32, 1)[0]
+
+    host.kernels["lazy"] = Kernel("lazy", lazy, (8, 8, 8, 4, *((8,) if space else ())), 5.0)
+    return skipped
+
+
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+@pytest.mark.parametrize("space", [False, True])
+def test_no_call_finds_its_result_already_there(gpu, host, sets, cache, space):
+    """Neither in its output nor in a workspace, also where hot calls share their inputs."""
+    skipped = lazy_kernel(host, space)
+    args = (*plan().steps[0].args, *(("w",) if space else ()))
+    spaces = (WorkspaceSpec("w", "float32", (1,)),) if space else ()
+    lazy = LaunchPlan((KernelStep("lazy", args),), spaces)
+    report = time_it(gpu, sets, ("lazy", lazy), ("scale", plan()), cache=cache)
+    assert report.conditions["graph_calls"] > 1
+    # The calls that only warm the cache may skip what they like: they are not timed.
+    assert bool(skipped) is (cache == "hot")
+    assert report.samples_us[0] == pytest.approx([5.0] * len(report.samples_us[0]))
+
+
+def test_hot_calls_read_the_same_inputs_and_write_apart(gpu, host, sets):
+    inputs, outputs, launches = set(), [], []
+
+    def noted(config, y, x, n, f):
+        inputs.add(x)
+        outputs.append(y)
+        launches.append(host.clock)
+        scale(config, y, x, n, f)
+
+    host.kernels["noted"] = Kernel("noted", noted, (8, 8, 8, 4), 5.0)
+    report = time_it(gpu, sets, ("noted", plan("noted")), cache="hot")
+    calls = report.conditions["graph_calls"]
+    assert len(inputs) == 2  # one for each input set
+    assert len(set(outputs)) == calls > 2
+    # Inputs of both sets and the outputs of all calls fit in half of the cache, here of 64 KiB.
+    assert 2 * 4 * N + calls * 4 * N <= 1 << 15
+
+
+def test_a_hot_call_that_fills_the_cache_is_alone_in_its_replay(host, sets, monkeypatch):
+    gpu = executable(host, monkeypatch, l2_bytes=1 << 13)
+    report = time_it(gpu, sets, ("scale", plan()), cache="hot")
+    assert report.conditions["graph_calls"] == 1
+    assert report.samples_us[0] == pytest.approx([5.0] * len(report.samples_us[0]))
+    gpu.close()
+
+
+def test_samples_at_a_slow_clock_are_dropped(gpu, host, sets, monkeypatch):
+    """The device's clock falls to half for a while, and the kernels take twice as long."""
+    slow = [False]
+
+    def throttled(config, y, x, n, f):
+        host.clock += 5.0 * slow[0]
+        scale(config, y, x, n, f)
+
+    def sm_mhz(self):
+        at = sm_mhz.reads = sm_mhz.reads + 1
+        was = slow[0]
+        slow[0] = 4 <= at < 7
+        return 900.0 if was else 1800.0
+
+    sm_mhz.reads = 0
+    monkeypatch.setattr("kernelsearch.targets.cuda_nvml.DeviceMonitor.sm_mhz", sm_mhz)
+    host.kernels["throttled"] = Kernel("throttled", throttled, (8, 8, 8, 4), 5.0)
+    report = time_it(gpu, sets, ("throttled", plan("throttled")), ("scale", plan()))
+    assert report.samples_us[0] == pytest.approx([5.0] * len(report.samples_us[0]))
+    assert report.conditions["dropped"] > 0
+    assert report.conditions["sm_mhz"] == 1800.0
+    assert report.conditions["disturbed"] is False
+
+
 def test_first_calls_only_is_seen_in_the_captures(gpu, host, sets):
     calls = []
 

@@ -36,6 +36,7 @@ class Machine:
         self.rng = np.random.default_rng(seed)
         self.now_us = 0.0
         self.log: list[tuple[int, int]] = []
+        self.clock = 1.0
 
     def __call__(self, who: int, calls: int) -> float:
         self.log.append((who, calls))
@@ -48,7 +49,7 @@ class Machine:
 
 def verdict(machine: Machine, settings: TimingSettings = SETTINGS) -> Comparison:
     taken = sample(machine, 2, settings, seed=1)
-    return compare(taken.samples_us[0], taken.samples_us[1], seed=1)
+    return compare_interleaved([Timing("w", *taken.samples_us)], seed=1)
 
 
 # --- calibration --------------------------------------------------------------------------------
@@ -145,6 +146,58 @@ def test_impossible_times_are_an_error(bad: float) -> None:
         sample(timer, 1, SETTINGS, seed=0)
 
 
+# --- the clock ----------------------------------------------------------------------------------
+
+
+def throttled(share: float) -> tuple[Machine, Callable[[], float]]:
+    """Return a device whose clock is at 60 % in that share of its batches, and how to read it."""
+    machine = Machine(100.0, 100.0, noise=0.002)
+    state = {"clock": 0.0}
+    rng = np.random.default_rng(5)
+
+    def clock() -> float:
+        return state["clock"]
+
+    plain = machine.__class__.__call__
+
+    class Throttled(Machine):
+        def __call__(self, who: int, calls: int) -> float:
+            state["clock"] = 0.6 if rng.random() < share else 1.0
+            return plain(self, who, calls) / state["clock"]
+
+    machine.__class__ = Throttled
+    return machine, clock
+
+
+def test_samples_at_a_slow_clock_are_dropped_counted_and_taken_again() -> None:
+    machine, clock = throttled(0.05)
+    taken = sample(machine, 2, SETTINGS, seed=0, clock=clock)
+    assert all(us < 120 for samples in taken.samples_us for us in samples)
+    assert len(taken.samples_us[0]) == len(taken.samples_us[1]) >= SETTINGS.min_samples
+    batches = sum(len(s) for s in taken.samples_us) + taken.dropped
+    order = [who for who, _ in machine.log]
+    start = next(i for i in range(len(order)) if order[i : i + 4] == [0, 1, 1, 0])
+    assert batches == len(order) - start
+    assert taken.dropped % 4 == 0
+    assert taken.dropped > 0
+    assert taken.clock == 1.0
+    assert not taken.disturbed
+
+
+def test_a_clock_that_is_mostly_slow_is_said_so() -> None:
+    machine, clock = throttled(0.35)
+    taken = sample(machine, 2, SETTINGS, seed=0, clock=clock)
+    assert taken.disturbed
+    assert len(taken.samples_us[0]) >= 4
+    assert len(machine.log) < 10 * SETTINGS.max_samples
+
+
+def test_a_clock_that_cannot_be_read_drops_nothing() -> None:
+    taken = sample(Machine(100.0, 100.0, noise=0.01), 2, SETTINGS, seed=0, clock=lambda: 0.0)
+    assert taken.dropped == 0
+    assert not taken.disturbed
+
+
 # --- verdicts -----------------------------------------------------------------------------------
 
 
@@ -192,6 +245,68 @@ def test_one_lucky_sample_wins_nothing() -> None:
 def test_false_alarms_are_rare() -> None:
     verdicts = [verdict(Machine(100.0, 100.0, noise=0.03, seed=s)).verdict for s in range(40)]
     assert sum(v is not Verdict.TIE for v in verdicts) <= 2
+
+
+def test_a_difference_of_two_percent_is_seen() -> None:
+    verdicts = [verdict(Machine(100.0, 102.0, noise=0.006, seed=s)).verdict for s in range(40)]
+    assert sum(v is Verdict.FASTER for v in verdicts) >= 38
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4])
+def test_few_blocks_decide_little(blocks: int) -> None:
+    """Without the stretch, four blocks of such noise would be called a gain one time in twenty."""
+    rng = np.random.default_rng(7)
+    false = 0
+    for _ in range(400):
+        a, b = (100 * np.exp(rng.normal(0, 0.03, 2 * blocks)) for _ in range(2))
+        result = compare_interleaved([Timing("w", tuple(a), tuple(b))])
+        false += result.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    assert false <= 12
+
+
+def test_one_block_decides_nothing() -> None:
+    one = Timing("w", (50.0, 50.0), (100.0, 100.0))
+    assert compare_interleaved([one]).verdict is Verdict.UNSTABLE
+
+
+def test_a_drift_within_the_blocks_cancels() -> None:
+    """Each block of four is slower than the last one by 3 %, from its first sample to its last."""
+    now = iter(np.exp(0.0075 * np.arange(1000)))
+    taken = sample(lambda who, calls: 100.0 * calls * next(now), 2, SETTINGS, seed=0)
+    result = compare_interleaved([Timing("w", *taken.samples_us)])
+    assert result.verdict is Verdict.TIE
+    assert result.ratio == pytest.approx(1.0, abs=1e-3)
+
+
+def disturbed(ratio: float, flag: bool = True) -> Verdict:
+    a = np.exp(np.random.default_rng(3).normal(0, 0.002, 16)) * 100
+    conditions = {"disturbed": flag}
+    timing = Timing("w", tuple(a), tuple(a[::-1] * ratio), conditions=conditions)
+    return compare_interleaved([timing]).verdict
+
+
+def test_on_a_disturbed_machine_only_large_differences_count() -> None:
+    assert disturbed(1.03, False) is Verdict.FASTER
+    assert disturbed(1.03) is Verdict.UNSTABLE
+    assert disturbed(1.0) is Verdict.UNSTABLE
+    assert disturbed(0.97) is Verdict.UNSTABLE
+    assert disturbed(1.3) is Verdict.FASTER
+    assert disturbed(0.7) is Verdict.SLOWER
+
+
+def test_scatter_raises_the_least_gain() -> None:
+    """Alike neighbours make the interval too narrow; the scatter of the blocks is still seen."""
+    wave = 0.1 * np.repeat(np.sign(np.sin(np.arange(30.0))), 2)
+    a = 100 * np.exp(np.random.default_rng(0).normal(0, 0.001, 60))
+    gains = [compare_interleaved([Timing("w", tuple(a), tuple(a * g * np.exp(wave)))])
+             for g in (1.0, 1.03, 1.5)]  # fmt: skip
+    assert [g.verdict for g in gains] == [Verdict.UNSTABLE, Verdict.UNSTABLE, Verdict.FASTER]
+
+
+def test_an_undecided_wide_interval_is_no_tie() -> None:
+    rng = np.random.default_rng(1)
+    a, b = (tuple(100 * np.exp(rng.normal(0, 0.12, 8))) for _ in range(2))
+    assert compare_interleaved([Timing("w", a, b)]).verdict is Verdict.UNSTABLE
 
 
 samples = st.lists(st.floats(1.0, 1e4), min_size=4, max_size=12)
