@@ -62,12 +62,21 @@ class StudySettings:
 
     def key(self, contract: str, device_key: str) -> str:
         """Identity of the study: same key, same meaning of every result in it."""
-        return digest(self.to_json(), contract, device_key)
+        value = self.to_json()
+        for workload in value["workloads"]:
+            del workload["symbols"]
+        return digest(value, contract, device_key)
 
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)
         value["workloads"] = [
-            {"sizes": dict(w.sizes), "distribution": w.distribution, "weight": w.weight}
+            # A ledger sorts names; a workload's key, which its timings carry, is in this order.
+            {
+                "sizes": dict(w.sizes),
+                "symbols": list(w.sizes),
+                "distribution": w.distribution,
+                "weight": w.weight,
+            }
             for w in self.workloads
         ]
         return {"format": FORMAT, **value}
@@ -87,7 +96,11 @@ class StudySettings:
         fields = {k: v for k, v in value.items() if k != "format"}
         try:
             fields["workloads"] = tuple(
-                Workload(dict(w["sizes"]), w["distribution"], w["weight"])
+                Workload(
+                    {s: w["sizes"][s] for s in w.get("symbols", w["sizes"])},
+                    w["distribution"],
+                    w["weight"],
+                )
                 for w in fields["workloads"]
             )
             fields["timing"] = TimingSettings(**fields["timing"])
