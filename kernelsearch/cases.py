@@ -53,6 +53,7 @@ class CaseSpec:
         repeat: run twice on different poison and compare the results bit by bit.
         misaligned: start every buffer one element off an aligned address.
         bounds_checked: also run with index checks, where the target has them.
+        schedule: run under this one of the target's schedules.
         alternatives: workloads to take instead, in this order, outside a variant's domain.
     """
 
@@ -61,6 +62,7 @@ class CaseSpec:
     repeat: bool = True
     misaligned: bool = False
     bounds_checked: bool = False
+    schedule: str = ""
     alternatives: tuple[Workload, ...] = ()
 
     @property

@@ -7,9 +7,10 @@ its fault (``WorkerError``) is tried again, and then recorded as an infrastructu
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from kernelsearch.cases import Case, CaseStore, Stage, timing_cases, verification_cases
 from kernelsearch.errors import (
@@ -44,6 +45,8 @@ from kernelsearch.records import (
 from kernelsearch.sol import floor_us, sol_us
 from kernelsearch.variant import Variant
 from kernelsearch.verify import VerifyReport, check_capture, plan_maker, verify
+
+Answer = TypeVar("Answer")
 
 ATTEMPTS = 3
 # A worker that somebody else may have killed (an operator, the kernel short of memory) is no proof
@@ -222,15 +225,24 @@ class Evaluator:
         seed: int | None = None,
     ) -> tuple[Timing, ...]:  # fmt: skip
         """Like ``measure``, but tried again when the worker dies by somebody else's hand."""
+        return self.surely(lambda: self.measure(bound, incumbent, timing, seed))
+
+    def surely(self, step: Callable[[], Answer]) -> Answer:
+        """Do a step, again when the worker dies by somebody else's hand or fails.
+
+        Raises:
+            CandidateError: the candidate's own failure.
+            WorkerError: it failed every time.
+        """
         for _ in range(DEATHS - 1):
             try:
-                return self.measure(bound, incumbent, timing, seed)
+                return step()
             except CandidateCrashedError as error:
                 if error.evidence.get("cause") not in OUTSIDE_CAUSES:
                     raise
             except WorkerError:
                 self.runner.restart()
-        return self.measure(bound, incumbent, timing, seed)
+        return step()
 
     def _measure_one(
         self, bound: Bound, incumbent: Bound | None, workload: Workload,

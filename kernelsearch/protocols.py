@@ -28,7 +28,11 @@ from kernelsearch.variant import Variant
 
 
 class Target(Protocol):
-    """A device family. ``compile`` may run in any process, also where there is no device."""
+    """A device family. ``compile`` may run in any process, also where there is no device.
+
+    It may also have an attribute ``schedules``: names of unusual ways to run a plan (fewer
+    processors, another order), which a ``RunRequest`` can ask for and elites must bear.
+    """
 
     @property
     def name(self) -> str:

@@ -271,13 +271,17 @@ class BufferSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """Run a loaded binary's plan once on fresh buffers and report what it touched."""
+    """Run a loaded binary's plan once on fresh buffers and report what it touched.
+
+    ``schedule`` names one of the target's ``schedules`` to run it under, "" the usual one.
+    """
 
     binary: str
     plan: LaunchPlan
     buffers: tuple[BufferSpec, ...]
     poison: int = 0xFF
     bounds_checked: bool = False
+    schedule: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class Result:
 
     ``speedup`` is the objective over the workloads against ``baseline`` (``naive``), measured
     interleaved in a fresh process, with its 95 % bootstrap interval ``low`` to ``high``.
+    ``examined`` names the examinations of elites that the winner passed, ``not_examined`` those
+    that could not be held, with the reason.
     """
 
     operator: str
@@ -49,6 +51,8 @@ class Result:
     candidates: int = 0
     statuses: Mapping[str, int] = field(default_factory=dict)
     verified: tuple[str, ...] = ()
+    examined: tuple[str, ...] = ()
+    not_examined: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     folder: str = ""
     finished: bool = False
@@ -68,7 +72,8 @@ class Result:
         try:
             fields = dict(value)
             fields["workloads"] = tuple(WorkloadResult(**w) for w in fields["workloads"])
-            fields["verified"] = tuple(fields["verified"])
+            for name in ("verified", "examined"):
+                fields[name] = tuple(fields.get(name, ()))
             return Result(**fields)
         except (KeyError, TypeError) as error:
             raise StudyError(f"the stored result is malformed ({error})") from error

@@ -11,13 +11,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from kernelsearch.cases import CaseStore
 from kernelsearch.ceilings import with_ceilings
 from kernelsearch.dispatch import CompilePool
+from kernelsearch.elite import Examination, examine_elite
 from kernelsearch.errors import (
     CandidateCrashedError,
     CandidateError,
@@ -421,12 +422,16 @@ class StudyRun:
                 timings = self.evaluator.measure_surely(
                     champion, baseline, settings, seed=time.time_ns() % 2**31
                 )
+                examination = examine_elite(self.evaluator, champion, self.equipment.target)
             except CandidateError as error:
                 study.strike(champion.candidate, error)
                 if champion.candidate == baseline.candidate:
                     break
                 continue
-            return self._finish(champion, timings, finished)
+            study.ledger.add_event("examined", {
+                "candidate": champion.candidate.key, **asdict(examination),
+            })  # fmt: skip
+            return self._finish(champion, timings, examination, finished)
         raise StudyError(
             f"no candidate of the study in {study.folder} survives its confirmation; see "
             f"`kernelsearch show {study.folder}`"
@@ -466,10 +471,15 @@ class StudyRun:
             champion = self._duel(challenger, champion, settings)
         return champion
 
-    def _finish(self, champion: Bound, timings: tuple[Timing, ...], finished: bool) -> Result:
+    def _finish(
+        self, champion: Bound, timings: tuple[Timing, ...], examination: Examination, finished: bool
+    ) -> Result:
         study = self.study
         comparison = compare_interleaved(timings, study.settings.seed)
         result = self._result(champion, timings, comparison, finished)
+        result = replace(
+            result, examined=examination.passed, not_examined=dict(examination.skipped)
+        )
         study.confirm(champion.candidate, timings)
         study.ledger.add_event("result", result.to_json())
         self.observer(Progress(
@@ -566,10 +576,12 @@ class StudyRun:
 def judge(
     operator: Operator, variant: Variant, params: Params, dtype: str,
     workloads: Sequence[Workload], equipment: Equipment, timing: TimingSettings | None = None,
+    *, examine: bool = False,
 ) -> Evaluation:  # fmt: skip
     """Take one candidate down the whole path, without a study.
 
-    With no ``timing`` a few samples are taken: the verdict is what is wanted.
+    With no ``timing`` a few samples are taken: the verdict is what is wanted. With ``examine`` it
+    is examined like an elite, and its evidence has ``examined``: what it passed.
     """
     settings = timing or TimingSettings(min_samples=2, max_samples=4, budget_s=0.2)
     store = CaseStore()
@@ -584,6 +596,19 @@ def judge(
             return Evaluation(
                 variant.candidate(params, dtype), error.status, str(error), error.evidence
             )
-        return evaluator.evaluate(variant, params, equipment.pool.submit(job))[0]
+        evaluation, bound = evaluator.evaluate(variant, params, equipment.pool.submit(job))
+        if not (examine and evaluation.ok and bound is not None):
+            return evaluation
+        try:
+            examination = examine_elite(evaluator, bound, equipment.target)
+        except CandidateError as error:
+            evidence = {"stage": "examine", **error.evidence}
+            return replace(
+                evaluation, status=error.status, message=str(error), evidence=evidence, timings=()
+            )
+        return replace(evaluation, evidence={**evaluation.evidence, "examined": {
+            "passed": list(examination.passed), "skipped": dict(examination.skipped),
+            "cases": examination.cases,
+        }})  # fmt: skip
     finally:
         store.close()

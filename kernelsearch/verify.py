@@ -121,7 +121,9 @@ def verify(
                 continue
             workload, plan = bound_plan
             case = store.case(operator, workload, dtype, spec.seed)
-            trial = _Trial(runner, binary, plan, case, store, spec.misaligned, deadline_s)
+            trial = _Trial(
+                runner, binary, plan, case, store, spec.misaligned, deadline_s, spec.schedule
+            )
             worst = max(worst, _check_case(trial, spec, index))
             passed.append(_name(case.key, spec))
     return VerifyReport(
@@ -130,7 +132,8 @@ def verify(
 
 
 def _name(key: str, spec: CaseSpec) -> str:
-    return f"{key}+misaligned" if spec.misaligned else key
+    misaligned = "+misaligned" if spec.misaligned else ""
+    return f"{key}{misaligned}+{spec.schedule}" if spec.schedule else f"{key}{misaligned}"
 
 
 def _first_in_domain(
@@ -154,6 +157,7 @@ class _Trial:
     store: CaseStore
     misaligned: bool
     deadline_s: float
+    schedule: str = ""
 
     def run(self, slot: int, poison: int, *, bounds_checked: bool = False) -> Sink:
         """Run once and return the sink that holds the outputs."""
@@ -166,12 +170,13 @@ class _Trial:
             buffers=case.buffers(sink, misaligned=self.misaligned),
             poison=poison,
             bounds_checked=bounds_checked,
+            schedule=self.schedule,
         )
         try:
             report = self.runner.run(request, self.deadline_s)
             check_report(report, case)
         except CandidateError as error:
-            _explain(error, case, poison, self.misaligned)
+            self.explain(error, poison)
             raise
         return sink
 
@@ -179,18 +184,21 @@ class _Trial:
         try:
             return check_outputs(self.case, sink.arrays)
         except WrongResultError as error:
-            _explain(error, self.case, poison, self.misaligned)
+            self.explain(error, poison)
             raise
 
-
-def _explain(error: CandidateError, case: Case, poison: int, misaligned: bool) -> None:
-    facts = {
-        "workload": case.workload.key, "distribution": case.workload.distribution,
-        "seed": case.seed, "dtype": case.dtype, "poison": f"0x{poison:02X}",
-        "misaligned": misaligned,
-    }  # fmt: skip
-    for name, value in facts.items():
-        error.evidence.setdefault(name, value)
+    def explain(self, error: CandidateError, poison: int) -> None:
+        """Add to a failure's evidence what was run."""
+        case = self.case
+        facts = {
+            "workload": case.workload.key, "distribution": case.workload.distribution,
+            "seed": case.seed, "dtype": case.dtype, "poison": f"0x{poison:02X}",
+            "misaligned": self.misaligned,
+        }  # fmt: skip
+        if self.schedule:
+            facts["schedule"] = self.schedule
+        for name, value in facts.items():
+            error.evidence.setdefault(name, value)
 
 
 def _check_case(trial: _Trial, spec: CaseSpec, index: int) -> float:
@@ -227,7 +235,7 @@ def _blame(trial: _Trial, first: Sink, difference: dict[str, object]) -> None:
             f"(workload {trial.case.workload.key}, {difference['differing']} elements)",
             difference,
         )
-    _explain(error, trial.case, POISONS[1], trial.misaligned)
+    trial.explain(error, POISONS[1])
     raise error
 
 

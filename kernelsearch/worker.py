@@ -99,6 +99,9 @@ class ChildProcess:
         environment = {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
         # Numba's code depends on the hash seed: with one seed, equal sources give equal code.
         environment["PYTHONHASHSEED"] = "0"
+        # One thread more than are used, for those who are run with an extra one.
+        threads = len(os.sched_getaffinity(0)) + 1
+        environment.setdefault("NUMBA_NUM_THREADS", str(threads))
         root = str(Path(__file__).resolve().parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(
             p for p in (root, environment.get("PYTHONPATH", "")) if p

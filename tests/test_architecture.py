@@ -139,6 +139,7 @@ TABLE: dict[str, dict[str, str]] = {
         "verify_bound": "operator shm",
     },
     "4 what becomes of a candidate": {
+        "elite": "cases errors evaluate protocols",
         "evaluate": "cases errors measure operator protocols records sol variant verify",
     },
     "5 processes": {
@@ -148,7 +149,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "6 studies": {
         "session": (
-            "cases ceilings dispatch errors evaluate events home locks measure operator protocols "
+            "cases ceilings dispatch elite errors evaluate events home locks measure operator protocols "
             "records result search.budget search.schedule study variant verify worker"
         ),
         "study": (

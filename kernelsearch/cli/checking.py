@@ -60,7 +60,8 @@ def verify(
     else:
         chosen, _ = api.choose_workloads(op, parse_workloads(op, workloads), target.name)
         with Equipment(target) as equipment:
-            found = [judge(op, variant, c, element, chosen, equipment) for c in combinations]
+            found = [judge(op, variant, c, element, chosen, equipment, examine=True)
+                     for c in combinations]  # fmt: skip
         ok = all(e.ok for e in found)
         _print_verdicts(variant, found, json_)
     raise typer.Exit(0 if ok else NOT_OK)
@@ -143,8 +144,12 @@ def _print_verdicts(variant: Variant, found: Sequence[Evaluation], json_: bool) 
     for evaluation in found:
         params = " ".join(f"{k}={v}" for k, v in evaluation.candidate.params)
         if evaluation.ok:
-            out.print(f"[green]right[/]  {variant.name} {params}: {len(evaluation.verified)} cases",
-                      highlight=False)  # fmt: skip
+            exam: Any = evaluation.evidence.get("examined", {})
+            more = ", ".join(n.replace("_", " ") for n in exam.get("passed", ()))
+            out.print(
+                f"[green]right[/]  {variant.name} {params}: {len(evaluation.verified)} cases, "
+                f"examined on {exam.get('cases', 0)} more ({more})", highlight=False,
+            )  # fmt: skip
         else:
             out.print(f"[red]{evaluation.status}[/]  {variant.name} {params}", highlight=False)
             out.print(f"  {evaluation.message}", markup=False, highlight=False)

@@ -29,6 +29,13 @@ def print_result(result: Result) -> None:
         "(held-out sizes, distributions, guard bands, repeated runs)",
         markup=False, highlight=False,
     )  # fmt: skip
+    if result.examined:
+        missing = "".join(f"; no {n.replace('_', ' ')} ({why})"
+                          for n, why in result.not_examined.items())  # fmt: skip
+        out.print(
+            f"examined  {', '.join(n.replace('_', ' ') for n in result.examined)}{missing}",
+            markup=False, highlight=False,
+        )  # fmt: skip
     out.print(
         f"searched  {result.candidates} candidates in {result.seconds:.0f} s; failed: {failed}",
         markup=False, highlight=False,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from kernelsearch.errors import SpecError
 from kernelsearch.records import (
@@ -31,6 +34,9 @@ class CpuTarget:
 
     name: str = "cpu"
     device: Device = field(default_factory=cpu_device)
+    # One thread: no iteration may wait for another. One more than processors: the loops are cut
+    # elsewhere, and threads are stopped in the middle of things.
+    schedules: ClassVar[tuple[str, ...]] = ("one_thread", "extra_thread")
 
     def compile(self, job: CompileJob) -> Binary:
         """Compile one candidate (see ``cpu_compile.compile_binary``)."""
@@ -71,7 +77,8 @@ class CpuExecutable:
         """Run a plan once between guard pages."""
         loaded = self._find(request.binary)
         kernels = loaded.checked_kernels() if request.bounds_checked else loaded.kernels
-        return run_plan(request, kernels)
+        with _scheduled(request.schedule):
+            return run_plan(request, kernels)
 
     def time(self, request: TimeRequest) -> TimeReport:
         """Time one or two plans, interleaved."""
@@ -94,3 +101,21 @@ class CpuExecutable:
         if key not in self._loaded:
             raise SpecError(f"binary {key} is not loaded; call load before run or time")
         return self._loaded[key]
+
+
+@contextlib.contextmanager
+def _scheduled(schedule: str) -> Iterator[None]:
+    """Run parallel loops as one of ``CpuTarget.schedules`` says ("": as usual)."""
+    import numba
+
+    usual = numba.get_num_threads()
+    most: int = getattr(numba.config, "NUMBA_NUM_THREADS", usual)
+    threads = {"": usual, "one_thread": 1, "extra_thread": most}
+    if schedule not in threads:
+        known = ", ".join(CpuTarget.schedules)
+        raise SpecError(f"the cpu target has no schedule {schedule!r} (known: {known})")
+    numba.set_num_threads(threads[schedule])
+    try:
+        yield
+    finally:
+        numba.set_num_threads(usual)

@@ -114,6 +114,8 @@ class CudaExecutable:
     def run(self, request: RunRequest) -> RunReport:
         """Run a plan once on fresh, poisoned, guarded buffers; outputs go to their sinks."""
         self._check_alive()
+        if request.schedule:
+            raise WorkerError(f"the cuda target has no schedule {request.schedule!r} (none at all)")
         loaded = self._get(request.binary)
         return self._with_room(
             lambda: run_plan(self._context, loaded, request, self._store, self._block)
