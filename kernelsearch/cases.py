@@ -54,6 +54,7 @@ class CaseSpec:
         misaligned: start every buffer one element off an aligned address.
         bounds_checked: also run with index checks, where the target has them.
         schedule: run under this one of the target's schedules.
+        vary_scalars: by-value arguments other than the default ones (a kernel must not fold them).
         alternatives: workloads to take instead, in this order, outside a variant's domain.
     """
 
@@ -63,6 +64,7 @@ class CaseSpec:
     misaligned: bool = False
     bounds_checked: bool = False
     schedule: str = ""
+    vary_scalars: bool = False
     alternatives: tuple[Workload, ...] = ()
 
     @property
@@ -133,11 +135,15 @@ class Case:
         dtype: element type.
         seed: of the inputs. A user's own data knows no seed: it is taken as it is for an even one,
             and with its real numbers scaled for an odd one, so that timed inputs differ.
+        vary_scalars: see ``CaseSpec``.
     """
 
-    def __init__(self, operator: Operator, workload: Workload, dtype: str, seed: int) -> None:
+    def __init__(
+        self, operator: Operator, workload: Workload, dtype: str, seed: int, *,
+        vary_scalars: bool = False,
+    ) -> None:  # fmt: skip
         self.operator, self.workload, self.dtype, self.seed = operator, workload, dtype, seed
-        self.scalars = operator.scalar_values()
+        self.scalars = varied_scalars(operator, seed) if vary_scalars else operator.scalar_values()
         drawn = self._draw()
         layout = _layout(operator, operator.inputs, workload, dtype)
         self.block, self.refs = _shared(layout)
@@ -271,6 +277,17 @@ class Case:
         return np.unique(chosen.astype(np.int64))
 
 
+def varied_scalars(operator: Operator, seed: int) -> dict[str, float]:
+    """Return every real scalar as a half to nine tenths of its default; others as they are."""
+    rng = np.random.default_rng([seed, int(digest(operator.name), 16)])
+    values = operator.scalar_values()
+    for scalar in operator.scalars:
+        if is_float(scalar.dtype):
+            value = rng.uniform(0.5, 0.9) * scalar.value
+            values[scalar.name] = float(np.dtype(scalar.dtype).type(value))
+    return values
+
+
 def _input(operator: Operator, name: str) -> Tensor:
     return next(t for t in operator.inputs if t.name == name)
 
@@ -311,12 +328,16 @@ class CaseStore:
         self._cases: OrderedDict[tuple[str, ...], Case] = OrderedDict()
         self._sinks: OrderedDict[tuple[int, Layout], Sink] = OrderedDict()
 
-    def case(self, operator: Operator, workload: Workload, dtype: str, seed: int) -> Case:
+    def case(
+        self, operator: Operator, workload: Workload, dtype: str, seed: int, *,
+        vary_scalars: bool = False,
+    ) -> Case:  # fmt: skip
         """Return a case, drawn now or remembered."""
-        key = (operator.name, operator.contract, workload.key, dtype, str(seed))
+        key = (operator.name, operator.contract, workload.key, dtype, f"{seed} {vary_scalars}")
         case = self._cases.get(key)
         if case is None:
-            case = self._cases[key] = Case(operator, workload, dtype, seed)
+            case = Case(operator, workload, dtype, seed, vary_scalars=vary_scalars)
+            self._cases[key] = case
         self._cases.move_to_end(key)
         self._evict()
         return case
@@ -391,16 +412,22 @@ def verification_cases(
     stress = [n for n in operator.distributions if n != "default" and not n.startswith(USER_DATA)]
     for index, name in enumerate(stress):
         turn = index % max(1, len(odd))
-        choices = tuple(replace(w, distribution=name) for w in (*odd[turn:], *odd[:turn], *small))
+        # Last of all the tuned sizes themselves, large as they may be: a domain that leaves out all
+        # others must not keep a distribution away.
+        shapes = (*odd[turn:], *odd[:turn], *small, *workloads)
+        choices = tuple(replace(w, distribution=name) for w in shapes)
         if choices:
             second.append(CaseSpec(choices[0], seed + 1, index % 4 == 0, alternatives=choices[1:]))
     if any(misalignment(operator, t, dtype) for t in operator.tensors):
         # A round size tempts to whole vectors, an odd one to a tail that starts off their grid.
-        for shapes in (tuple(w for w in (*smoke, *small) if w.distribution == "default"), odd):
-            choices = tuple(shapes)
+        for sizes in ((w for w in (*smoke, *small) if w.distribution == "default"), odd):
+            choices = tuple(sizes)
             if choices:
                 second.append(CaseSpec(choices[0], seed + 2, misaligned=True,
                                        alternatives=(*choices[1:], *small)))  # fmt: skip
+    if any(is_float(s.dtype) for s in operator.scalars):
+        second.append(CaseSpec(smoke[0], seed + 1, repeat=False, vary_scalars=True,
+                               alternatives=(*smoke[1:], *small, *workloads)))  # fmt: skip
     # The same seed as the first timed set: what is timed has been verified on those very inputs.
     third = [CaseSpec(w, seed) for w in workloads]
     if target == "cpu":

@@ -19,6 +19,7 @@ from kernelsearch.errors import (
     CheatedError,
     RejectedError,
     WorkerError,
+    WrongResultError,
 )
 from kernelsearch.measure import compare_interleaved
 from kernelsearch.operator import Operator, Workload
@@ -159,8 +160,19 @@ class Evaluator:
         return variant.compile_job(params, self.dtype, self.device.arch, self.operator)
 
     def bind(self, variant: Variant, params: Params, binary: Binary) -> Bound:
-        """Return the candidate with its launch plans for the tuned workloads."""
+        """Return the candidate with its launch plans for the tuned workloads.
+
+        Raises:
+            WrongResultError: a plan launches nothing where there is something to write.
+        """
         plans = {w.key: self.plan(variant, params, w.sizes) for w in self.workloads}
+        for workload in self.workloads:
+            outputs = (t.concrete_shape(workload.sizes) for t in self.operator.outputs)
+            if not plans[workload.key].steps and any(0 not in shape for shape in outputs):
+                raise WrongResultError(
+                    f"the launch plan has no step on {workload.key}: nothing would be written",
+                    {"workload": workload.key, "steps": 0},
+                )
         return Bound(variant, variant.candidate(params, self.dtype), binary, plans)
 
     def plan(self, variant: Variant, params: Params, sizes: Mapping[str, int]) -> LaunchPlan:

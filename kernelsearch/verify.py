@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from kernelsearch.cases import (
     Stage,
     alignments,
     elements,
+    varied_scalars,
 )
 from kernelsearch.errors import (
     CandidateError,
@@ -46,7 +47,14 @@ _RECHECKED_ROWS = 8
 # Probes look at a workload of about this size, to meet the growth of the bound with size.
 _PROBE_ELEMENTS = 1 << 24
 
-PlanMaker = Callable[[Workload, Mapping[str, int]], LaunchPlan | None]
+
+class PlanMaker(Protocol):
+    """Binds a plan to a workload, an alignment and scalars (None: the operator's defaults)."""
+
+    def __call__(
+        self, workload: Workload, alignment: Mapping[str, int],
+        scalars: Mapping[str, float] | None = None,
+    ) -> LaunchPlan | None: ...  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +78,15 @@ def plan_maker(
     variant: Variant, params: Params, operator: Operator, facts: Mapping[str, int], dtype: str
 ) -> PlanMaker:
     """Return a function that binds the variant's plan to a workload: None outside its domain."""
-    scalars = operator.scalar_values()
+    defaults = operator.scalar_values()
 
-    def make(workload: Workload, alignment: Mapping[str, int]) -> LaunchPlan | None:
+    def make(
+        workload: Workload, alignment: Mapping[str, int],
+        scalars: Mapping[str, float] | None = None,
+    ) -> LaunchPlan | None:  # fmt: skip
         if variant.applies(params, workload.sizes, facts, dtype, alignment) is not None:
             return None
-        return variant.plan(params, workload.sizes, scalars, facts, dtype)
+        return variant.plan(params, workload.sizes, scalars or defaults, facts, dtype)
 
     return make
 
@@ -115,12 +126,15 @@ def verify(
     shifted = alignments(operator, dtype)
     for stage in stages:
         for index, spec in enumerate(stage.specs):
-            bound_plan = _first_in_domain(make_plan, spec, shifted if spec.misaligned else {})
+            scalars = varied_scalars(operator, spec.seed) if spec.vary_scalars else None
+            bound_plan = _first_in_domain(
+                make_plan, spec, shifted if spec.misaligned else {}, scalars
+            )
             if bound_plan is None:
                 outside.append(_name(spec.workload.key, spec))
                 continue
             workload, plan = bound_plan
-            case = store.case(operator, workload, dtype, spec.seed)
+            case = store.case(operator, workload, dtype, spec.seed, vary_scalars=spec.vary_scalars)
             trial = _Trial(
                 runner, binary, plan, case, store, spec.misaligned, deadline_s, spec.schedule
             )
@@ -132,15 +146,19 @@ def verify(
 
 
 def _name(key: str, spec: CaseSpec) -> str:
-    misaligned = "+misaligned" if spec.misaligned else ""
-    return f"{key}{misaligned}+{spec.schedule}" if spec.schedule else f"{key}{misaligned}"
+    marks = ("misaligned" if spec.misaligned else "", "scalars" if spec.vary_scalars else "",
+             spec.schedule)  # fmt: skip
+    return "+".join((key, *filter(None, marks)))
 
 
 def _first_in_domain(
-    make_plan: PlanMaker, spec: CaseSpec, alignment: Mapping[str, int]
+    make_plan: PlanMaker,
+    spec: CaseSpec,
+    alignment: Mapping[str, int],
+    scalars: Mapping[str, float] | None,
 ) -> tuple[Workload, LaunchPlan] | None:
     for workload in spec.choices:
-        plan = make_plan(workload, alignment)
+        plan = make_plan(workload, alignment, scalars)
         if plan is not None:
             return workload, plan
     return None
@@ -193,7 +211,7 @@ class _Trial:
         facts = {
             "workload": case.workload.key, "distribution": case.workload.distribution,
             "seed": case.seed, "dtype": case.dtype, "poison": f"0x{poison:02X}",
-            "misaligned": self.misaligned,
+            "misaligned": self.misaligned, "scalars": case.scalars,
         }  # fmt: skip
         if self.schedule:
             facts["schedule"] = self.schedule

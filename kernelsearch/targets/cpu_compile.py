@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelsearch.errors import CompileError, RejectedError, UnknownNameError
+from kernelsearch.errors import CompileError, RejectedError
 from kernelsearch.records import Binary, CompileJob, KernelFacts
 from kernelsearch.targets.cpu_asm import assembly_facts
 from kernelsearch.targets.cpu_check import CheckedSource, check_source
@@ -112,7 +112,8 @@ def _build(
     plain = {name: namespace[name] for name in checked.names}
     for name in job.kernels:
         if name not in plain:
-            raise UnknownNameError(f"kernel of {job.name}", name, checked.names)
+            known = ", ".join(checked.names)
+            raise CompileError(f"{job.name} has no kernel {name!r}; it has: {known}", {"log": ""})
         if name not in arguments:
             raise CompileError(
                 f"the argument types of kernel {name} are unknown; make the job with "
