@@ -97,14 +97,16 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cpu_compile": "errors records targets.cpu_asm targets.cpu_check targets.cpu_elf",
         "targets.cpu_device": "records",
         "targets.cpu_elf": "",
+        "targets.cpu_flush": "",
         "targets.cpu_guard": "",
         "targets.cpu_load": "records targets.cpu_compile",
         "targets.cpu_memory": "errors records shm",
+        "targets.cpu_noise": "",
         "targets.cpu_reference": "",
         "targets.cpu_run": "errors records targets.cpu_guard targets.cpu_load targets.cpu_memory",
         "targets.cpu_time": (
-            "errors measure records targets.cpu_guard targets.cpu_load targets.cpu_memory "
-            "targets.cpu_run"
+            "errors measure records targets.cpu_flush targets.cpu_guard targets.cpu_load "
+            "targets.cpu_memory targets.cpu_noise targets.cpu_run"
         ),
         "targets.cuda": (
             "errors records targets.cuda_ceilings targets.cuda_compile targets.cuda_context "

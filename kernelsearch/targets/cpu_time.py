@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from kernelsearch import measure
 from kernelsearch.errors import CheatedError
 from kernelsearch.records import BufferSpec, TimeReport, TimeRequest
+from kernelsearch.targets.cpu_flush import flusher
 from kernelsearch.targets.cpu_guard import last_words
 from kernelsearch.targets.cpu_load import Kernel
 from kernelsearch.targets.cpu_memory import GAP, Arena, copy_in, copy_out
+from kernelsearch.targets.cpu_noise import Neighbours, pinned, thread_times, workers_since
 from kernelsearch.targets.cpu_run import (
     Call,
     bind_step,
@@ -32,6 +34,9 @@ from kernelsearch.targets.cpu_run import (
 POISON = 0xFF
 MAX_COPIES = 256
 MAX_BYTES = 6 << 30
+# Data that can be flushed need no rotation beyond one sample: with this much, a kernel that moves
+# less than 600 GB/s fills a sample of 100 us without using any of it twice.
+FLUSHED_BYTES = 64 << 20
 
 
 def time_plans(
@@ -39,9 +44,10 @@ def time_plans(
 ) -> TimeReport:
     """Time one or two contenders.
 
-    Cold: no call of a sample uses the data of another one, and the data of all copies together, or
-    a sweep through other memory before the sample, push what was used before out of the last-level
-    cache (``cache_bytes``). Hot: all copies together fit in half of it.
+    Cold: no call of a sample uses the data of another one. Small data are flushed from all caches
+    before the sample, where the processor can do that; otherwise the data of all copies together,
+    or a sweep through other memory before the sample, push what was used before out of the
+    last-level cache (``cache_bytes``). Hot: all copies together fit in half of it.
 
     Every call of a sample has outputs and workspaces of its own that hold nothing but poison: a
     result that is already there, or kept in a workspace, would make a call look free.
@@ -52,19 +58,26 @@ def time_plans(
     settings = request.settings
     with contextlib.ExitStack() as stack:
         bench = _Bench(request, kernels, cache_bytes, stack)
+        before = thread_times()
         with translated(request.contenders[0].plan.steps[0], bench.shapes):
             bench.first_touch()
+        threads = workers_since(before) or [os.getpid()]
+        on_own = stack.enter_context(pinned(threads))
+        bench.neighbours = Neighbours(threads)
+        stack.callback(bench.neighbours.close)
         last_words(f"was timing {bench.shapes}")
         enabled = gc.isenabled()
         gc.disable()
         try:
             with translated(request.contenders[0].plan.steps[0], bench.shapes):
                 samples = measure.sample(
-                    bench.batch, len(request.contenders), settings, request.seed, bench.max_calls
-                )
+                    bench.batch, len(request.contenders), settings, request.seed, bench.max_calls,
+                    bench.neighbours.clock,
+                )  # fmt: skip
         finally:
             if enabled:
                 gc.enable()
+        others = bench.neighbours.report()
         corrupted = bench.corrupted()
         last_words("")
     medians = tuple(float(np.median(s)) for s in samples.samples_us)
@@ -75,7 +88,16 @@ def time_plans(
         captured_sets=tuple(bench.captured),
         cache=settings.cache,
         corrupted_guards=corrupted,
-        conditions={**conditions(), "copies": len(bench.arenas), "evicted": bench.evicts},
+        conditions={
+            **conditions(),
+            **others,
+            "threads": len(threads),
+            "pinned": on_own,
+            "copies": len(bench.arenas),
+            "emptied": bench.emptied,
+            "dropped": samples.dropped,
+            "disturbed": samples.disturbed or others["others"],
+        },
     )
 
 
@@ -97,14 +119,18 @@ class _Bench:
         size = max(1, sum(s.nbytes for s in sets[0]))
         held = size + sum(s.nbytes for specs in scratch for s in specs)
         cold = request.settings.cache == "cold"
+        self.flush = flusher() if cold and held <= FLUSHED_BYTES else None
         wanted = 2 * cache_bytes if cold else cache_bytes // 2
+        if self.flush is not None:
+            wanted = min(wanted, FLUSHED_BYTES)
         fitting = math.ceil(wanted / size) if cold else wanted // held
         count = max(len(sets), min(MAX_COPIES, fitting, MAX_BYTES // held))
         self.arenas = [_arena(sets[index % len(sets)], index, stack) for index in range(count)]
-        self.evicts = cold and size * count < wanted
         self.sweep: NDArray[np.int64] | None = None
-        if self.evicts:
+        if cold and self.flush is None and size * count < wanted:
             self.sweep = np.zeros(wanted // 8, np.int64)
+        swept = "rotation" if self.sweep is None else "sweep"
+        self.emptied = "hot" if not cold else swept if self.flush is None else "flush"
         # One sample never comes back to data it has used.
         self.max_calls = count
         self.spaces = [
@@ -125,6 +151,7 @@ class _Bench:
         self.captured: list[int] = []
         self.inout = [s.name for s in sets[0] if s.role == "inout"]
         self.outputs = [s.name for s in sets[0] if s.role == "out"]
+        self.neighbours: Neighbours
         for who in range(len(self.calls)):
             self._spoil(who, range(count))
 
@@ -146,14 +173,15 @@ class _Bench:
         used = [(self.position + i) % count for i in range(calls)]
         self.position = (self.position + calls) % count
         slot = self._slot() if contender == 0 else None
-        if self.sweep is not None:
-            self.sweep += 1
         table = self.calls[contender]
         work = [call for index in used for call in table[index]]
+        self._empty_caches(contender, used)
+        self.neighbours.begin()
         started = time.perf_counter_ns()
         for function, arguments in work:
             function(*arguments)
         elapsed = time.perf_counter_ns() - started
+        self.neighbours.end()
         if elapsed <= 0:
             raise CheatedError(
                 f"{calls} calls took {elapsed} ns; no kernel is that fast", {"elapsed_ns": elapsed}
@@ -164,6 +192,15 @@ class _Bench:
         self._spoil(contender, used)
         self._restore(used)
         return elapsed / 1000.0
+
+    def _empty_caches(self, contender: int, used: Sequence[int]) -> None:
+        if self.sweep is not None:
+            self.sweep += 1
+        if self.flush is not None:
+            held = [self.arenas[index] for index in used]
+            if self.spaces[contender]:
+                held += [self.spaces[contender][index] for index in used]
+            self.flush([(a.region.address, a.region.nbytes) for a in held])
 
     def _slot(self) -> int | None:
         """Choose whether this batch is captured, and where: every batch is equally likely."""

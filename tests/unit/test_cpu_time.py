@@ -7,7 +7,7 @@ import pytest
 
 from kernelsearch.errors import LaunchError
 from kernelsearch.records import BufferSpec, Contender, TimeReport, TimeRequest, TimingSettings
-from kernelsearch.targets import cpu_device
+from kernelsearch.targets import cpu_device, cpu_noise, cpu_time
 from kernelsearch.targets.cpu import CpuTarget
 from tests.support.cpu_cases import SERIAL, Data, compiled, opened, variant
 
@@ -43,6 +43,31 @@ def test_samples_and_captures(n: int, cache: str) -> None:
     for used, sink in zip(report.captured_sets, sinks, strict=True):
         assert np.allclose(sink.y, sets[used].x * 3)
     assert report.conditions["cpus"] >= 1
+
+
+def test_small_data_are_flushed_and_others_rotated_or_swept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert timed(64, cache="hot")[0].conditions["emptied"] == "hot"
+    if cpu_time.flusher() is not None:
+        assert timed(64)[0].conditions["emptied"] == "flush"
+    monkeypatch.setattr(cpu_time, "flusher", lambda: None)
+    monkeypatch.setitem(TARGET.device.facts, "l2_bytes", 1 << 20)  # type: ignore[arg-type]
+    assert timed(64)[0].conditions["emptied"] == "sweep"
+    assert timed(300_000)[0].conditions["emptied"] == "rotation"
+
+
+def test_what_a_timing_says_of_the_machine() -> None:
+    found = timed(64)[0].conditions
+    assert found["threads"] >= 1
+    assert isinstance(found["pinned"], bool)
+    assert isinstance(found["disturbed"], bool)
+    assert found["dropped"] >= 0
+
+
+def test_a_disturbed_machine_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_noise, "STEAL_LIMIT", -1.0)
+    assert timed(64)[0].conditions["disturbed"] is True
 
 
 def test_a_kernel_that_stops_working_is_caught_by_its_captures() -> None:
