@@ -219,6 +219,7 @@ def _binary_out(binary: Binary) -> dict[str, Any]:
             "spill_load_bytes": f.spill_load_bytes, "stack_bytes": f.stack_bytes,
             "static_shared_bytes": f.static_shared_bytes, "barriers": f.barriers,
             "param_bytes": None if f.param_bytes is None else list(f.param_bytes),
+            "code": dict(f.code),
         } for f in binary.facts],
         "log": binary.log[:MAX_TEXT],
         "compile_s": binary.compile_s,
@@ -227,7 +228,6 @@ def _binary_out(binary: Binary) -> dict[str, Any]:
 
 
 def kernel_facts(value: Mapping[str, Any]) -> KernelFacts:
-            "code": dict(f.code),
     """Build ``KernelFacts`` from a JSON object."""
     names = ("registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes",
              "static_shared_bytes", "barriers")  # fmt: skip
@@ -238,23 +238,23 @@ def kernel_facts(value: Mapping[str, Any]) -> KernelFacts:
         "param_bytes", value.get("param_bytes"),
         lambda v: v is None or (isinstance(v, list) and all(_count(x) for x in v)),
     )  # fmt: skip
-    return KernelFacts(
-        name=clean_text(value["name"]),
-        **numbers,
-        param_bytes=None if sizes is None else tuple(sizes),
-    )
-
-
-def binary(answer: Mapping[str, Any], job: CompileJob) -> Binary:
     code = _checked(
         "code", value.get("code", {}),
         lambda v: isinstance(v, dict) and len(v) <= MAX_ITEMS and all(map(_number, v.values())),
     )  # fmt: skip
+    return KernelFacts(
+        name=clean_text(value["name"]),
+        **numbers,
+        param_bytes=None if sizes is None else tuple(sizes),
+        code={clean_text(k): float(v) for k, v in code.items()},
+    )
+
+
+def binary(answer: Mapping[str, Any], job: CompileJob) -> Binary:
     """Build a ``Binary`` from a decoded answer to compiling ``job``."""
     value = _checked("value", answer["value"], lambda v: isinstance(v, dict))
     try:
         image = base64.b64decode(value["image"], validate=True)
-        code={clean_text(k): float(v) for k, v in code.items()},
         facts = tuple(kernel_facts(f) for f in value["facts"])
         symbols = {clean_text(k): clean_text(v) for k, v in value["symbols"].items()}
         # Under another key it would take the place of another candidate.

@@ -156,8 +156,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "6 studies": {
         "session": (
-            "cases ceilings dispatch elite errors evaluate events home locks measure operator protocols "
-            "records result search.budget search.schedule study variant verify worker"
+            "cases ceilings dispatch elite errors evaluate events home locks measure operator "
+            "protocols records result search.budget search.schedule study variant verify worker"
         ),
         "study": (
             "archive errors home operator params protocols records resources result settings "
