@@ -41,11 +41,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rules, thresholds, and how sure each source can be."""
+    """Rules, thresholds, how sure each source can be, and what the directions mean."""
 
     rules: tuple[Rule, ...]
     thresholds: Mapping[str, float]
     confidence: Mapping[str, float]
+    directions: Mapping[str, str]
 
 
 def classify(
@@ -167,7 +168,11 @@ def read_table(path: Path) -> Table:
         _rule(path, number, row, thresholds) for number, row in enumerate(document.get("rule", []))
     )
     confidence = {str(k): float(v) for k, v in document.get("confidence", {}).items()}
-    return Table(rules, thresholds, confidence)
+    words = {str(k): str(v) for k, v in document.get("directions", {}).items()}
+    unsaid = sorted({d for r in rules for d in r.directions} - set(words))
+    if unsaid:
+        raise SpecError(f"{path}: [directions] must say what {unsaid[0]!r} means")
+    return Table(rules, thresholds, confidence, words)
 
 
 def _rule(

@@ -17,6 +17,7 @@ from typing import Self
 
 from kernelsearch.cases import CaseStore
 from kernelsearch.ceilings import with_ceilings
+from kernelsearch.diagnoser import Diagnoser
 from kernelsearch.dispatch import CompilePool
 from kernelsearch.elite import Examination, examine_elite
 from kernelsearch.errors import (
@@ -132,6 +133,7 @@ class StudyRun:
             operator, settings.dtype, settings.workloads, equipment.device, equipment.runner,
             self.cases, settings.timing, study.key, settings.seed,
         )  # fmt: skip
+        self.diagnoser = Diagnoser(study, equipment.device)
         self._pending: deque[_Pending] = deque()
         self._incumbent: Bound | None = None
         self._current: Work | None = None
@@ -160,10 +162,12 @@ class StudyRun:
                 self._search(budget)
                 self._phase = "confirm"
                 result = self._confirm(finished=True)
+                self.diagnoser.finish()
                 finished = True
                 return result
             finally:
                 self._release_all()
+                self.diagnoser.close()
                 study.pause(finished=finished)
                 self.cases.close()
 
@@ -302,7 +306,11 @@ class StudyRun:
             proposer = self.proposers[self._proposal_turn % len(self.proposers)]
             self._proposal_turn += 1
             seed = self.study.settings.seed + self._proposal_turn
-            request = self.study.proposal_request(parents[0], count, seed)
+            found = self.diagnoser.of_variant(parents[0])
+            request = replace(
+                self.study.proposal_request(parents[0], count, seed),
+                diagnosis=found.to_json() if found is not None else {},
+            )
             for proposal in proposer.propose(request):
                 try:
                     fresh += self.study.tell_proposal(proposal) is not None
@@ -338,6 +346,8 @@ class StudyRun:
                 f"the worker failed repeatedly and no candidate is to blame: {evaluation.message}; "
                 f"the study in {study.folder} can be resumed"
             )
+        if bound is not None:
+            self.diagnoser.note(evaluation, bound.binary)
         self._consider(evaluation, bound)
         self._done_here += 1
         self._forget(bound)

@@ -48,15 +48,17 @@ TABLE: dict[str, dict[str, str]] = {
         "archive": "errors protocols records",
         "cases": "errors operator records shm verify_bound",
         "ceilings": "errors records",
+        "classify": "diagnosis errors expressions",
+        "diagnose": (
+            "classify diagnosis operator profile.counters profile.mix profile.occupancy records "
+            "sol variant"
+        ),
         "draw": "errors shm",
         "from_python": "errors operator shm targets.cpu_reference",
-        "classify": "diagnosis errors expressions",
         "measure": "records",
+        "moves": "profile.occupancy",
         "operators_io": "errors operator records resources",
         "params": "errors expressions records variant",
-        "moves": "profile.occupancy",
-        "propose": "",
-        "propose.crossover": "errors propose.draft protocols records variant",
         "profile": "",
         "profile.counters": "",
         "profile.ktt": "errors",
@@ -64,6 +66,8 @@ TABLE: dict[str, dict[str, str]] = {
         "profile.occupancy": "",
         "profile.sass": "loops profile.mix profile.strides records",
         "profile.strides": "profile.mix",
+        "propose": "",
+        "propose.crossover": "errors propose.draft protocols records variant",
         "propose.draft": "expressions operator propose.source protocols records variant",
         "propose.inbox": "errors operator protocols records variant",
         "propose.rules": (
@@ -91,9 +95,9 @@ TABLE: dict[str, dict[str, str]] = {
             "errors records targets.cpu_compile targets.cpu_device targets.cpu_guard "
             "targets.cpu_load targets.cpu_run targets.cpu_time"
         ),
+        "targets.cpu_asm": "loops",
         "targets.cpu_call": "records shm targets.cpu_load targets.cpu_run",
         "targets.cpu_check": "errors records",
-        "targets.cpu_asm": "loops",
         "targets.cpu_compile": "errors records targets.cpu_asm targets.cpu_check targets.cpu_elf",
         "targets.cpu_device": "records",
         "targets.cpu_elf": "",
@@ -155,9 +159,11 @@ TABLE: dict[str, dict[str, str]] = {
         "worker_child": "errors protocols wire",
     },
     "6 studies": {
+        "diagnoser": "archive diagnose diagnosis profile.sass records store study",
         "session": (
-            "cases ceilings dispatch elite errors evaluate events home locks measure operator "
-            "protocols records result search.budget search.schedule study variant verify worker"
+            "cases ceilings diagnoser dispatch elite errors evaluate events home locks measure "
+            "operator protocols records result search.budget search.schedule study variant verify "
+            "worker"
         ),
         "study": (
             "archive errors home operator params protocols records resources result settings "
@@ -171,7 +177,7 @@ TABLE: dict[str, dict[str, str]] = {
             "propose.rules protocols records result runtime search search.budget session settings "
             "sol study targets.choose user_data versions"
         ),
-        "bench": "errors operator records session sol variant vendor",
+        "bench": "cases errors evaluate measure operator records session sol variant vendor",
         "export": "",
         "export.bundle": "codec errors operator records variant",
         "runtime": (
@@ -199,8 +205,13 @@ TABLE: dict[str, dict[str, str]] = {
             "ceilings cli.app cli.console errors home locks records targets.choose versions worker"
         ),
         "cli.entry": (
-            "cli.app cli.bundles cli.checking cli.console cli.doctor cli.housekeeping cli.listing "
-            "cli.proposals cli.scaffold cli.showing cli.tuning errors"
+            "cli.app cli.bundles cli.checking cli.console cli.doctor cli.explaining "
+            "cli.housekeeping cli.listing cli.proposals cli.scaffold cli.showing cli.tuning errors"
+        ),
+        "cli.explaining": (
+            "classify cli.app cli.console cli.parsing cli.studies cli.trust diagnose diagnoser "
+            "diagnosis errors home operators_io profile.sass records session study targets.choose "
+            "targets.cuda variant"
         ),
         "cli.housekeeping": "cli.app cli.console cli.studies errors home",
         "cli.listing": "cli.app cli.console cli.studies errors operators_io resources result study",

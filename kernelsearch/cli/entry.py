@@ -9,6 +9,7 @@ from kernelsearch.cli import (
     bundles,
     checking,
     doctor,
+    explaining,
     housekeeping,
     listing,
     proposals,
@@ -20,8 +21,8 @@ from kernelsearch.cli.app import app
 from kernelsearch.cli.console import emit_json, errors, wants_json
 from kernelsearch.errors import KernelSearchError
 
-__all__ = ["bundles", "checking", "doctor", "housekeeping", "listing", "main", "proposals",
-           "scaffold", "showing", "tuning"]  # fmt: skip
+__all__ = ["bundles", "checking", "doctor", "explaining", "housekeeping", "listing", "main",
+           "proposals", "scaffold", "showing", "tuning"]  # fmt: skip
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130

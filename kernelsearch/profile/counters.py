@@ -132,8 +132,8 @@ def read_counters(raw: Mapping[str, object], arch: str = "") -> Counters:
         problems.append("gpu__time_duration is zero: nothing was measured")
     if not values:
         problems.append(
-            f"none of {len(raw)} metrics is one of ours; collect with the command that "
-            "`kernelsearch explain --counters` prints" if raw else "there are no metrics"
+            f"none of {len(raw)} metrics is one of ours: ncu's names are expected, such as "
+            "dram__throughput.avg.pct_of_peak_sustained_elapsed" if raw else "there are no metrics"
         )  # fmt: skip
     return Counters(values, tuple(problems))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # How often a loop's body is thought to run for each run of what is around it. Only shares are made
 # of this, and the deepest loop is to decide them.
@@ -83,10 +83,10 @@ def summary(rows: Sequence[tuple[str, Sequence[str], int]]) -> dict[str, float]:
     """Sum up (opcode, operands, loop depth) of a kernel's instructions.
 
     Returns:
-        ``instructions``, ``depth``; ``n_*``: instructions of a class; ``w_*``: their weighted
-        share; ``cycles_*``: the share of a pipe's weighted cycles in those of the busiest one;
-        ``*_bytes``: mean width of memory operations; ``loads_in_flight``: global loads in the
-        deepest loop that has any.
+        ``instructions``, ``depth``, ``hot_instructions`` (those in the deepest loops); ``n_*``:
+        instructions of a class; ``w_*``: their weighted share; ``cycles_*``: the share of a pipe's
+        weighted cycles in those of the busiest one; ``*_bytes``: mean width of memory operations;
+        ``loads_in_flight``: global loads in the deepest loop that has any.
     """
     counts: dict[str, int] = {}
     weights: dict[str, float] = {}
@@ -103,9 +103,11 @@ def summary(rows: Sequence[tuple[str, Sequence[str], int]]) -> dict[str, float]:
             widths[kind] = widths.get(kind, 0.0) + share * width_bytes(opcode)
         if kind == "global_load":
             loads[depth] = loads.get(depth, 0) + 1
+    deepest = max((d for _, _, d in rows), default=0)
     found = {
         "instructions": float(len(rows)),
-        "depth": float(max((d for _, _, d in rows), default=0)),
+        "depth": float(deepest),
+        "hot_instructions": float(sum(d == deepest for _, _, d in rows)),
     }
     found |= {f"n_{k}": float(n) for k, n in sorted(counts.items())}
     if total:
@@ -134,3 +136,25 @@ def _cycles(weights: dict[str, float], total: float) -> dict[str, float]:
     cycles["issue"] = total / ISSUE_A_CYCLE
     most = max(cycles.values(), default=0.0)
     return {f"cycles_{k}": round(c / most, 4) for k, c in cycles.items()} if most else {}
+
+
+def per_cycle(facts: Mapping[str, float], dram_bytes_per_cycle: float) -> dict[str, float]:
+    """Return how busy each pipe is against the busiest, device memory among them.
+
+    ``busy_dram`` takes every global access to go to device memory: caches are not seen in code.
+    """
+    if not facts.get("cycles_issue"):
+        return {}
+    # Issue takes a quarter of a cycle for each instruction: that sets the scale of all.
+    most = 1.0 / ISSUE_A_CYCLE / facts["cycles_issue"]
+    moved = sum(
+        facts.get(f"w_{k}", 0.0) * facts.get(f"{k}_bytes", 4.0)
+        for k in ("global_load", "global_store")
+    )
+    dram = 32.0 * moved * facts.get("global_excess", 1.0) / dram_bytes_per_cycle
+    top = max(most, dram)
+    busy = {f"busy_{k.removeprefix('cycles_')}": v * most / top
+            for k, v in facts.items() if k.startswith("cycles_")}  # fmt: skip
+    # A pipe with conflicts takes as many passes more.
+    busy["busy_shared"] = min(1.0, busy.get("busy_shared", 0.0) * facts.get("shared_conflict", 1.0))
+    return {k: round(v, 4) for k, v in {**busy, "busy_dram": dram / top}.items()}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelsearch.loops import loop_depths
 from kernelsearch.profile.mix import summary
-from kernelsearch.profile.strides import strides
+from kernelsearch.profile.strides import chases, strides
 from kernelsearch.records import Binary, KernelFacts
 
 DEADLINE_S = 30.0
@@ -98,7 +98,9 @@ def code_facts(listing: Listing) -> dict[str, float]:
     pairs = list(zip(listing.instructions, listing.depths, strict=True))
     found = summary([(i.opcode, i.operands, d) for i, d in pairs])
     found["loops"] = float(listing.loops)
-    found.update(strides([(i.opcode, i.operands, i.guard, d) for i, d in pairs]))
+    rows = [(i.opcode, i.operands, i.guard, d) for i, d in pairs]
+    found["chase"] = float(chases(rows))
+    found.update(strides(rows))
     return found
 
 

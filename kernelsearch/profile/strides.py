@@ -332,3 +332,30 @@ def _times(a: _Value, b: _Value) -> _Value:
 
 def _uniform_or_unknown(values: Sequence[_Value]) -> _Value:
     return _UNIFORM if all(v.lane == 0 for v in values) else _UNKNOWN
+
+
+def chases(rows: Sequence[Row]) -> bool:
+    """Tell whether a load in the deepest loop takes its address from its own last result."""
+    deepest = max((r[3] for r in rows), default=0)
+    if not deepest:
+        return False
+    body = [r for r in rows if r[3] == deepest]
+    needs: dict[str, set[str]] = {}
+    for _, operands, _, _ in body:
+        target = _REGISTER.match(operands[0]) if operands else None
+        if target:
+            sources = {m for o in operands[1:] for m in re.findall(r"\bU?R\d+\b", o)}
+            needs.setdefault(target[1], set()).update(sources)
+    for opcode, operands, _, _ in body:
+        if class_of(opcode, operands) not in ("global_load", "shared_load") or not operands:
+            continue
+        reached: set[str] = set()
+        waiting = re.findall(r"\bR\d+\b", operands[-1])
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting.extend(needs.get(name, ()))
+        if operands[0].split(".")[0] in reached:
+            return True
+    return False
