@@ -199,22 +199,40 @@ def bench(
                                   timing, vendor=vendor)  # fmt: skip
     if json_:
         emit_json({"device": chosen.device.name, "dtype": element, "cache": cache,
-                   "rows": [asdict(r) for r in rows]})  # fmt: skip
+                   "rows": [_bench_json(r) for r in rows]})  # fmt: skip
         return
     _print_bench(rows)
 
 
+def _bench_json(row: BenchRow) -> dict[str, Any]:
+    return {**asdict(row), "samples": len(row.samples_us), "clock_mhz": row.clock_mhz,
+            "throttle": list(row.throttle), "disturbed": row.disturbed}  # fmt: skip
+
+
 def _print_bench(rows: Sequence[BenchRow]) -> None:
     shown = table("", "kernel", "params", "workload", ">time", ">of speed of light",
-                  ">against the first", "note")  # fmt: skip
-    first: dict[str, float] = {}
-    for row in rows:
-        if row.time_us is not None:
-            first.setdefault(row.workload, row.time_us)
+                  ">against the first", ">95 % interval", "verdict", ">samples", ">clock",
+                  "note")  # fmt: skip
     for row in rows:
         params = " ".join(f"{k}={v}" for k, v in row.params.items())
-        base = first.get(row.workload)
-        speed = base / row.time_us if base and row.time_us else None
-        shown.add_row(row.name, params, row.workload, microseconds(row.time_us),
-                      percent(row.sol_fraction), ratio(speed), row.note)  # fmt: skip
+        versus = row.against
+        interval = f"{versus.low:.3f} to {versus.high:.3f}" if versus is not None else "-"
+        verdict = str(versus.verdict) if versus is not None else "-"
+        clock = f"{row.clock_mhz:.0f} MHz" if row.clock_mhz is not None else "-"
+        shown.add_row(
+            row.name, params, row.workload, microseconds(row.time_us), percent(row.sol_fraction),
+            ratio(versus.ratio if versus else None), interval, verdict,
+            str(len(row.samples_us) or "-"), clock, _bench_note(row),
+        )  # fmt: skip
     out.print(shown)
+
+
+def _bench_note(row: BenchRow) -> str:
+    notes = [row.note] if row.note else []
+    if row.against is not None and not row.interleaved:
+        notes.append("timed apart from the first")
+    if row.throttle:
+        notes.append("throttled: " + ", ".join(row.throttle))
+    if row.disturbed:
+        notes.append("the machine was disturbed")
+    return "; ".join(notes)
