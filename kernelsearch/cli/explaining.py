@@ -223,7 +223,8 @@ def _print_diagnosis(diagnosis: Diagnosis) -> None:
     line(f"  {first.says}")
     for name, value in first.evidence.items():
         line(f"    {name} = {value:.4g}")
-    light = f"; the speed of light is {ratio(diagnosis.headroom)} away" if diagnosis.headroom else ""
+    away = diagnosis.headroom
+    light = f"; the speed of light is {ratio(away)} away" if away else ""
     line(f"  removing it alone may gain up to {ratio(first.headroom)}{light}")
     words = shipped_table().directions
     line("  to try:")
