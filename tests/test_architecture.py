@@ -119,7 +119,7 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cuda": (
             "errors records targets.cuda_ceilings targets.cuda_compile targets.cuda_context "
             "targets.cuda_device targets.cuda_inputs targets.cuda_load targets.cuda_nvml "
-            "targets.cuda_replicas targets.cuda_run targets.cuda_time"
+            "targets.cuda_replicas targets.cuda_run targets.cuda_time sandbox"
         ),
         "targets.cuda_call": "errors records shm targets.cuda_context targets.cuda_load",
         "targets.cuda_ceilings": "targets.cuda_context",
@@ -206,7 +206,8 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "cli.console": "wire",
         "cli.doctor": (
-            "ceilings cli.app cli.console errors home locks records targets.choose versions worker"
+            "ceilings cli.app cli.console errors home locks records sandbox targets.choose "
+            "versions worker"
         ),
         "cli.entry": (
             "cli.app cli.bundles cli.checking cli.console cli.doctor cli.explaining "

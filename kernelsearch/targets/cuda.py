@@ -21,6 +21,7 @@ from kernelsearch.records import (
     TimeReport,
     TimeRequest,
 )
+from kernelsearch.sandbox import refuse_calls
 from kernelsearch.targets.cuda_ceilings import measure_ceilings
 from kernelsearch.targets.cuda_compile import compile_cuda
 from kernelsearch.targets.cuda_context import CudaContext
@@ -153,6 +154,19 @@ class CudaExecutable:
             raise WorkerError(
                 f"the shared memory of a request cannot be opened ({error}); its owner is gone"
             ) from error
+
+    def confine(self, memory_bytes: int) -> tuple[str, ...]:
+        """Give up programs, networks and other processes; the driver needs all the rest.
+
+        The driver reserves address space at will, so that memory is not limited here.
+        """
+        del memory_bytes
+        return ("driver_calls",) if refuse_calls() else ()
+
+    def probe(self) -> None:
+        """Prove that the device computes (see ``CudaContext.probe``)."""
+        self._check_alive()
+        self._context.probe()
 
     def ceilings(self) -> dict[str, float]:
         """Measure the device's rates (a second or less)."""

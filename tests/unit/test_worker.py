@@ -22,6 +22,7 @@ from kernelsearch.errors import (
     CompileError,
     LaunchError,
     ResourceLimitError,
+    SickDeviceError,
     TargetUnavailableError,
     WorkerError,
 )
@@ -191,6 +192,47 @@ def test_a_memory_storm_is_a_resource_limit() -> None:
         with pytest.raises((ResourceLimitError, CandidateCrashedError)):
             runner.run(bad, DEADLINE)
         runner.run(load(runner), DEADLINE)
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize("probing", ["raise WorkerError", "raise LaunchError", "hang", "segv"])
+def test_a_device_that_stays_sick_is_not_used_any_more(
+    monkeypatch: pytest.MonkeyPatch, probing: str
+) -> None:
+    monkeypatch.setattr(worker, "PROBE_DEADLINE_S", 0.5)
+    monkeypatch.setattr(worker, "PROBE_WAIT_S", 0.0)
+    runner = IsolatedRunner(FakeTarget(probing=probing))
+    try:
+        good = load(runner)
+        runner.run(good, DEADLINE)  # a first worker has nothing to prove
+        with pytest.raises(CandidateCrashedError):
+            use(runner, run="segv")
+        with pytest.raises(SickDeviceError, match="Fake 1 failed its health probe 3 times"):
+            runner.run(good, DEADLINE)
+        starts = runner.starts
+        assert starts == 1 + worker.PROBES
+        assert runner.pid is None
+        for again in (lambda: runner.run(good, DEADLINE), lambda: load(runner), runner.ceilings):
+            with pytest.raises(SickDeviceError):
+                again()
+        assert runner.starts == starts
+    finally:
+        runner.close()
+
+
+def test_a_device_that_recovers_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(worker, "PROBE_WAIT_S", 0.0)
+    runner = IsolatedRunner(FakeTarget(probing=f"lie_once {tmp_path / 'lied'}"))
+    try:
+        good = load(runner)
+        with pytest.raises(CandidateCrashedError):
+            use(runner, run="abort")
+        monkeypatch.setattr(worker, "PROBE_DEADLINE_S", 1.0)
+        assert runner.run(good, DEADLINE).elapsed_s == 0.001
+        assert runner.starts == 3
     finally:
         runner.close()
 
