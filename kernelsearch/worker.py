@@ -144,6 +144,7 @@ class ChildProcess:
             raise WorkerError(f"the worker died while it started: {error}") from error
         except CheatedError as error:
             # Nothing of a candidate's has run yet.
+            self.kill()
             raise WorkerError(
                 f"the limits of the worker do not suit this system: {error}; run "
                 "`kernelsearch doctor` and report what it prints"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -109,6 +110,19 @@ def test_outputs_come_back_through_shared_memory(runner: IsolatedRunner) -> None
         assert block.array("uint8", (5,), 8192).tolist() == [2, 3, 4, 5, 0]
         runner.run(RunRequest(request.binary, PLAN, buffers[1:], poison=0x5A), DEADLINE)
         assert block.array("uint8", (5,), 8192).tolist() == [0x5A] * 5
+
+
+def test_more_blocks_than_go_over_at_once(runner: IsolatedRunner) -> None:
+    request = load(runner)
+    with contextlib.ExitStack() as stack:
+        blocks = [stack.enter_context(SharedBlock(4096)) for _ in range(300)]
+        sinks = tuple(
+            BufferSpec(f"y{i}", "uint8", (4,), "out", sink=b.ref(0, 4))
+            for i, b in enumerate(blocks)
+        )
+        for poison in (0x11, 0x22, 0x33, 0x44):  # more than a process may have open in all
+            runner.run(RunRequest(request.binary, PLAN, sinks, poison=poison), DEADLINE)
+            assert all((b.array("uint8", (4,)) == poison).all() for b in blocks)
 
 
 @pytest.mark.parametrize("stage", ["load", "run", "time"])
@@ -383,7 +397,8 @@ def test_two_contenders_are_both_present_after_a_crash(runner: IsolatedRunner) -
 @pytest.mark.parametrize(
     ("opening", "error"),
     [("raise TargetUnavailableError", TargetUnavailableError), ("exit 1", WorkerError),
-     ("raise WorkerError", WorkerError), ("raise LaunchError", LaunchError)],
+     ("raise WorkerError", WorkerError), ("raise LaunchError", LaunchError),
+     ("raise CheatedError", WorkerError)],
 )  # fmt: skip
 def test_a_device_that_does_not_open(opening: str, error: type[Exception]) -> None:
     runner = IsolatedRunner(FakeTarget(opening=opening))
