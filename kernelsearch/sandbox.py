@@ -11,6 +11,7 @@ import ctypes
 import os
 import platform
 import re
+import resource
 import struct
 import sys
 from collections.abc import Iterable, Mapping
@@ -245,6 +246,15 @@ def drop_capabilities(*, keep_reading: bool) -> bool:
     wanted = struct.pack("=6I", permitted, permitted, 0, 0, 0, 0)
     done: int = libc.capset(header, wanted)
     return done == 0
+
+
+def address_space() -> int:
+    """Return how many bytes of addresses this process uses: limits are set above that."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 8 << 30
 
 
 def offered() -> dict[str, str]:

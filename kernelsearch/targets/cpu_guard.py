@@ -50,7 +50,7 @@ def confine(memory_bytes: int, prepare: Callable[[], None] | None = None) -> tup
         prepare()
     # Threads, libraries and LLVM have reserved address space already; only growth is limited.
     limits = [
-        ("memory", resource.RLIMIT_AS, _address_space() + memory_bytes),
+        ("memory", resource.RLIMIT_AS, sandbox.address_space() + memory_bytes),
         ("core", resource.RLIMIT_CORE, 0),
         ("file_size", resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
         ("open_files", resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
@@ -150,14 +150,6 @@ def _threads_of_user() -> int:
                 if entry.name.isdigit() and entry.stat().st_uid == user:
                     count += os.stat(f"/proc/{entry.name}/task").st_nlink - 2
     return count
-
-
-def _address_space() -> int:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 8 << 30
 
 
 def watch() -> None:
