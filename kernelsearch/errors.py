@@ -114,6 +114,10 @@ class TargetUnavailableError(KernelSearchError):
     """This machine cannot run the target: no driver, no device, or one that does not answer."""
 
 
+class SickDeviceError(TargetUnavailableError):
+    """A device that worked before does not compute any more; nothing else may be sent there."""
+
+
 class StorageError(KernelSearchError):
     """The study's storage is locked, read-only, full or damaged."""
 

@@ -67,7 +67,9 @@ class Executable(Protocol):
 
     It may also have a method ``confine(memory_bytes)``: called once after it is opened, to give up
     for good what candidates do not need, and to let the process grow by so much memory only. So may
-    a ``Target``: called in a process that only compiles.
+    a ``Target``: called in a process that only compiles. Both return the names of the limits in
+    force. And it may have a method ``probe()``: called in the worker that follows one that died;
+    it raises WorkerError or CandidateError where the device does not compute.
     """
 
     def load(self, binary: Binary) -> None:
@@ -97,7 +99,8 @@ class Runner(Protocol):
     """What ``evaluate`` talks to: an ``Executable`` that may live in another process.
 
     On top of the candidate's own failures it reports the death or hang of that process as
-    CandidateCrashedError or CandidateTimeoutError, and is usable again afterwards.
+    CandidateCrashedError or CandidateTimeoutError, and is usable again afterwards. A device that
+    is not is reported as SickDeviceError, by every call from then on.
     """
 
     def load(self, binary: Binary, deadline_s: float) -> None: ...

@@ -7,6 +7,7 @@ leaves a resumable study whenever it is stopped.
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from kernelsearch.errors import (
     CandidateCrashedError,
     CandidateError,
     RejectedError,
+    SickDeviceError,
     StudyError,
     TargetUnavailableError,
     VariantError,
@@ -165,6 +167,13 @@ class StudyRun:
                 self.diagnoser.finish()
                 finished = True
                 return result
+            except SickDeviceError as error:
+                study.ledger.add_event("sick_device", {
+                    "device": study.device.name, "host": platform.node(), "why": str(error),
+                })  # fmt: skip
+                raise SickDeviceError(
+                    f"{error}; the study in {study.folder} can be resumed"
+                ) from error
             finally:
                 self._release_all()
                 self.diagnoser.close()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +25,8 @@ from kernelsearch.errors import StorageError
 from kernelsearch.records import ShmRef
 
 ALIGN = 4096
+# Close on exec, and let its size be fixed.
+_MEMFD = getattr(os, "MFD_CLOEXEC", 0) | getattr(os, "MFD_ALLOW_SEALING", 0)
 _serials = itertools.count()
 
 
@@ -40,12 +44,13 @@ class SharedBlock:
         self._name = f"{os.getpid()}-{next(_serials)}"
         try:
             if hasattr(os, "memfd_create"):
-                self._fd = os.memfd_create("kernelsearch")
+                self._fd = os.memfd_create("kernelsearch", _MEMFD)
                 self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
             else:  # pragma: no cover - not Linux
                 self._fd, self._file = tempfile.mkstemp(prefix="kernelsearch-")
                 self.path = self._file
             os.ftruncate(self._fd, self.nbytes)
+            _fix_size(self._fd)
             self._map = mmap.mmap(self._fd, self.nbytes)
         except OSError as error:
             if error.errno in (errno.ENOMEM, errno.ENOSPC):
@@ -97,14 +102,42 @@ class SharedBlock:
         self.close()
 
 
+def _fix_size(fd: int) -> None:
+    """Forbid shrinking: whoever cut a block would kill the owner at its next access."""
+    # Kernels without sealing, and temporary files, leave it at that.
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+
+
+# Descriptors received from the owner, by path and whether they can be written.
+_lent: dict[tuple[str, bool], int] = {}
+
+
+@contextlib.contextmanager
+def lent(descriptors: Mapping[tuple[str, bool], int]) -> Iterator[None]:
+    """Have ``attach`` use these descriptors; they are closed afterwards.
+
+    For a process that may not open files of others.
+    """
+    _lent.update(descriptors)
+    try:
+        yield
+    finally:
+        for key, fd in descriptors.items():
+            _lent.pop(key, None)
+            os.close(fd)
+
+
 def attach(ref: ShmRef, *, writable: bool) -> mmap.mmap:
     """Map the whole pages that hold ``ref`` in this process (``ref.offset`` is page-aligned)."""
+    received = _lent.get((ref.path, writable))
     flags = os.O_RDWR if writable else os.O_RDONLY
-    fd = os.open(ref.path, flags)
+    fd = os.open(ref.path, flags) if received is None else received
     try:
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         start = ref.offset // ALIGN * ALIGN
         length = max(1, ref.offset - start + ref.nbytes)
         return mmap.mmap(fd, length, access=access, offset=start)
     finally:
-        os.close(fd)
+        if received is None:
+            os.close(fd)

@@ -199,6 +199,12 @@ def time_report(answer: Mapping[str, Any]) -> TimeReport:
     )
 
 
+def confinement(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """Build the names of a child's limits from its answer to being opened."""
+    value = _checked("value", answer["value"], lambda v: isinstance(v, dict))
+    return _texts("confined", value.get("confined"))
+
+
 def rates(answer: Mapping[str, Any]) -> dict[str, float]:
     """Build the measured rates of a device from a decoded answer."""
     value = _checked(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import re
 import signal
 import socket
 import subprocess
@@ -30,10 +29,13 @@ from kernelsearch.errors import (
     CandidateCrashedError,
     CandidateError,
     CandidateTimeoutError,
+    CheatedError,
     KernelSearchError,
+    SickDeviceError,
     TargetUnavailableError,
     WorkerError,
 )
+from kernelsearch.handover import blocks_of, harmless_environment, limit_cpu_time, send_blocks
 from kernelsearch.locks import DeviceLock
 from kernelsearch.protocols import Target
 from kernelsearch.records import (
@@ -44,15 +46,20 @@ from kernelsearch.records import (
     TimeReport,
     TimeRequest,
 )
+from kernelsearch.sandbox import refused_call
 
 START_DEADLINE_S = 120.0
 MAX_LOADED = 48
 UNLOAD_DEADLINE_S = 30.0
 CLOSE_DEADLINE_S = 2.0
+# A device that a worker died on proves that it still computes before anything else runs there.
+PROBE_DEADLINE_S = 30.0
+PROBES = 3
+PROBE_WAIT_S = 2.0
 STDERR_TAIL = 4000
 ALIVE = "closed its pipe"
-# The child needs no secrets, and a candidate must not find any there.
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|DATABASE_URL", re.IGNORECASE)
+# The word of a child that leaves the limit on its processor time to this process.
+CPU_TIME = "cpu_time"
 
 
 class ChildProcess:
@@ -66,6 +73,7 @@ class ChildProcess:
         self._stderr: BinaryIO | None = None
         self._closed = False
         self.starts = 0
+        self.confinement: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -96,7 +104,10 @@ class ChildProcess:
             raise WorkerError("the worker was closed while work was still waiting for it")
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        environment = {k: v for k, v in os.environ.items() if not _SECRET.search(k)}
+        environment = harmless_environment(os.environ)
+        if self._target.name == "cpu":
+            # Threads of a library that no kernel uses would be there before files are locked away.
+            environment["OPENBLAS_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = "1"
         # Numba's code depends on the hash seed: with one seed, equal sources give equal code.
         environment["PYTHONHASHSEED"] = "0"
         # One thread more than are used, for those who are run with an extra one.
@@ -121,14 +132,23 @@ class ChildProcess:
             theirs.close()
         self._connection = Connection(ours.detach())
         self.starts += 1
+        self.confinement = ()
         try:
-            self._exchange("open", (self._target, self._opens_device), START_DEADLINE_S)
+            answer = self._exchange("open", (self._target, self._opens_device), START_DEADLINE_S)
+            self.confinement = wire.confinement(answer)
         except CandidateTimeoutError as error:
             raise WorkerError(
                 f"the worker did not start within {START_DEADLINE_S:.0f} s"
             ) from error
         except CandidateCrashedError as error:
             raise WorkerError(f"the worker died while it started: {error}") from error
+        except CheatedError as error:
+            # Nothing of a candidate's has run yet.
+            self.kill()
+            raise WorkerError(
+                f"the limits of the worker do not suit this system: {error}; run "
+                "`kernelsearch doctor` and report what it prints"
+            ) from error
         except KernelSearchError:
             self.kill()
             raise
@@ -139,7 +159,12 @@ class ChildProcess:
         answered = False
         try:
             with _Deadline(self._process, deadline_s) as deadline:
-                connection.send_bytes(pickle.dumps((method, payload)))
+                if CPU_TIME in self.confinement and self._process is not None:
+                    limit_cpu_time(self._process.pid, deadline_s)
+                # The child may not open files of this process: it is handed what it has to map.
+                blocks = blocks_of(payload)
+                connection.send_bytes(pickle.dumps((method, payload, blocks)))
+                send_blocks(connection.fileno(), blocks)
                 message = connection.recv_bytes(wire.MAX_MESSAGE_BYTES)
             answered = True
         except (EOFError, OSError) as error:
@@ -149,6 +174,7 @@ class ChildProcess:
                     {"deadline_s": deadline_s, "stage": method},
                 ) from None
             evidence = self._post_mortem(method)
+            _accuse(evidence, method)
             if evidence["cause"] == ALIVE and not isinstance(error, EOFError):
                 raise WorkerError(f"the worker's answer cannot be read ({error})") from error
             raise CandidateCrashedError(
@@ -225,6 +251,22 @@ class ChildProcess:
             self._stderr = None
 
 
+def _accuse(evidence: dict[str, Any], method: str) -> None:
+    """Raise what a death proves against the candidate beyond having crashed."""
+    if evidence["cause"] == "SIGSYS":
+        call = refused_call(evidence["stderr"])
+        evidence["system_call"] = call
+        raise CheatedError(
+            f"the process made a system call that no kernel needs ({call or 'unnamed'}) and was "
+            f"ended during {method}",
+            evidence,
+        )
+    if evidence["cause"] == "SIGXCPU":
+        raise CandidateTimeoutError(
+            f"the process used up its processor time during {method}", evidence
+        )
+
+
 class _Deadline:
     """Kills a process group when time is up, whatever its pipe is doing then.
 
@@ -273,6 +315,9 @@ class IsolatedRunner:
         self._lock = lock
         self._wanted: OrderedDict[str, Binary] = OrderedDict()
         self._present: set[str] = set()
+        self._device = target.device.name
+        self._checked_starts = 0
+        self._sick = ""
         self.restarts = 0
 
     @property
@@ -283,6 +328,11 @@ class IsolatedRunner:
     @property
     def starts(self) -> int:
         return self._child.starts
+
+    def confinement(self) -> tuple[str, ...]:
+        """Start the worker if there is none, and return the names of the limits it runs under."""
+        self._ready()
+        return self._child.confinement
 
     def load(self, binary: Binary, deadline_s: float) -> None:
         self._wanted[binary.key] = binary
@@ -326,6 +376,7 @@ class IsolatedRunner:
 
     def ceilings(self) -> dict[str, float]:
         """Measure the device's rates in the worker."""
+        self._ready()
         with self._exclusive():
             answer = self._child.call("ceilings", None, START_DEADLINE_S)
         return wire.rates(answer)
@@ -340,9 +391,44 @@ class IsolatedRunner:
         self._present.clear()
         self._wanted.clear()
 
+    def _ready(self) -> None:
+        """Have a worker on a device that computes.
+
+        Whatever ended the last worker may have left the device unusable, and the next candidate
+        must not be blamed for that.
+
+        Raises:
+            SickDeviceError: the device fails its probe again and again; it is not used any more.
+        """
+        if self._sick:
+            raise SickDeviceError(self._sick)
+        if self._child.running:
+            return
+        self._present.clear()
+        if not self._checked_starts:
+            self._child.start()
+            self._checked_starts = self._child.starts
+            return
+        for attempt in range(PROBES):
+            time.sleep(PROBE_WAIT_S * attempt)
+            try:
+                with self._exclusive():
+                    self._child.call("probe", None, PROBE_DEADLINE_S)
+            except (CandidateError, WorkerError, TargetUnavailableError) as error:
+                self._child.kill()
+                reason = str(error)
+            else:
+                self._checked_starts = self._child.starts
+                return
+        self._sick = (
+            f"the device {self._device} failed its health probe {PROBES} times after its worker "
+            f"had ended ({reason}); it is not used any more. Look at it (`nvidia-smi -q` for a "
+            "GPU), reset it or choose another"
+        )
+        raise SickDeviceError(self._sick)
+
     def _ensure(self, key: str, deadline_s: float) -> None:
-        if not self._child.running:
-            self._present.clear()
+        self._ready()
         if key in self._present:
             return
         if key not in self._wanted:

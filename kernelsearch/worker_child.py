@@ -8,12 +8,14 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
 from kernelsearch import wire
 from kernelsearch.errors import KernelSearchError, WorkerError
+from kernelsearch.handover import received_blocks
 from kernelsearch.protocols import Executable, Target
 
 _PR_SET_PDEATHSIG = 1
@@ -28,6 +30,8 @@ def main(arguments: list[str]) -> int:
     _die_with_parent(int(arguments[1]))
     _limit_harm()
     connection = Connection(int(arguments[0]))
+    # The same pipe, for descriptors; made now, because questions about sockets are refused later.
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(int(arguments[0])))
     server = _Server()
     while True:
         try:
@@ -35,9 +39,10 @@ def main(arguments: list[str]) -> int:
         except (EOFError, ConnectionError):
             return 0
         # The parent is trusted: it pickles what it wants done.
-        method, payload = pickle.loads(request)
+        method, payload, blocks = pickle.loads(request)
         try:
-            answer = wire.encode_answer(server.serve(method, payload))
+            with received_blocks(channel, blocks):
+                answer = wire.encode_answer(server.serve(method, payload))
         except KernelSearchError as error:
             answer = wire.encode_failure(error)
         except MemoryError:
@@ -58,9 +63,8 @@ class _Server:
                 self._executable = self._target.open()
             # A compiler has less to give up, and can be made to grow without end as well.
             confine = getattr(self._executable or self._target, "confine", None)
-            if confine is not None:
-                confine(int(MEMORY_SHARE * _physical_memory()))
-            return None
+            names = confine(int(MEMORY_SHARE * _physical_memory())) if confine is not None else None
+            return {"confined": list(names or ())}
         if method == "compile":
             assert self._target is not None
             return self._target.compile(payload)
@@ -78,6 +82,9 @@ class _Server:
                 return executable.time(payload)
             case "ceilings":
                 return executable.ceilings()
+            case "probe":
+                probe = getattr(executable, "probe", None)
+                return probe() if probe is not None else None
         raise WorkerError(f"unknown request {method!r}")
 
 

@@ -31,9 +31,13 @@ TABLE: dict[str, dict[str, str]] = {
         "events": "records",
         "home": "errors",
         "locks": "errors",
+        "handover": "errors records shm",
         "loops": "",
         "operator": "errors expressions records",
         "resources": "",
+        "sandbox": "sandbox_calls sandbox_files",
+        "sandbox_calls": "",
+        "sandbox_files": "home",
         "result": "errors records",
         "settings": "errors operator records",
         "shm": "errors records",
@@ -102,7 +106,7 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cpu_device": "records",
         "targets.cpu_elf": "",
         "targets.cpu_flush": "",
-        "targets.cpu_guard": "",
+        "targets.cpu_guard": "sandbox sandbox_calls sandbox_files",
         "targets.cpu_load": "records targets.cpu_compile",
         "targets.cpu_memory": "errors records shm",
         "targets.cpu_noise": "",
@@ -115,7 +119,7 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cuda": (
             "errors records targets.cuda_ceilings targets.cuda_compile targets.cuda_context "
             "targets.cuda_device targets.cuda_inputs targets.cuda_load targets.cuda_nvml "
-            "targets.cuda_replicas targets.cuda_run targets.cuda_time"
+            "targets.cuda_replicas targets.cuda_run targets.cuda_time sandbox"
         ),
         "targets.cuda_call": "errors records shm targets.cuda_context targets.cuda_load",
         "targets.cuda_ceilings": "targets.cuda_context",
@@ -155,8 +159,8 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "5 processes": {
         "dispatch": "errors locks protocols records worker",
-        "worker": "errors locks protocols records wire",
-        "worker_child": "errors protocols wire",
+        "worker": "errors handover locks protocols records sandbox wire",
+        "worker_child": "errors handover protocols wire",
     },
     "6 studies": {
         "diagnoser": "archive diagnose diagnosis profile.sass records store study",
@@ -202,7 +206,8 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "cli.console": "wire",
         "cli.doctor": (
-            "ceilings cli.app cli.console errors home locks records targets.choose versions worker"
+            "ceilings cli.app cli.console errors home locks records sandbox targets.choose "
+            "versions worker"
         ),
         "cli.entry": (
             "cli.app cli.bundles cli.checking cli.console cli.doctor cli.explaining "

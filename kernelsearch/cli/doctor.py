@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelsearch import sandbox
 from kernelsearch.ceilings import with_ceilings
 from kernelsearch.cli.app import JsonFlag, app
 from kernelsearch.cli.console import emit_json, out, table
@@ -22,6 +23,11 @@ from kernelsearch.worker import IsolatedRunner
 EXTRAS = {"cuda": "cuda.core", "llm": "anthropic", "dashboard": "optuna_dashboard",
           "scipy": "scipy"}  # fmt: skip
 
+_WITHOUT = {
+    "seccomp": "CPU kernels are held by the allow-list, limits and a process of their own only",
+    "landlock": "files are kept from CPU kernels by the allow-list and the call filter only",
+}
+
 
 @app.command()
 def doctor(
@@ -33,7 +39,7 @@ def doctor(
     report: dict[str, Any] = {
         "versions": versions(), "extras": {k: _importable(v) for k, v in EXTRAS.items()},
         "home": _home(), "targets": {n: _target(n, calibrate) for n in ("cpu", "cuda")},
-        "compile": _compile_only(),
+        "compile": _compile_only(), "isolation": sandbox.offered(),
     }  # fmt: skip
     if json_:
         emit_json(report)
@@ -111,6 +117,9 @@ def _print(report: dict[str, Any]) -> None:
     compile_ = report["compile"]
     state = "[green]ready[/]" if compile_["ok"] else "[yellow]not here[/]"
     rows.add_row("NVRTC (no GPU needed)", state, compile_.get("why", "compiles for sm_90a"))
+    for layer, offer in report["isolation"].items():
+        state = "[green]ready[/]" if offer else "[yellow]not here[/]"
+        rows.add_row(f"isolation by {layer}", state, offer or _WITHOUT[layer])
     where = report["home"]
     state = "[green]writable[/]" if where["ok"] else "[red]not writable[/]"
     rows.add_row("home", state, where["path"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from kernelsearch.cli import (
@@ -30,6 +31,9 @@ EXIT_INTERRUPTED = 130
 
 def main() -> None:
     """Entry point of the ``kernelsearch`` command."""
+    # A batch system's notice is taken like Ctrl-C: claims are given back, the study is closed.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(standalone_mode=True)
     except KernelSearchError as error:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 from kernelsearch.errors import SpecError
 from kernelsearch.records import (
@@ -46,6 +47,7 @@ class CpuTarget:
         """Limit a process that only compiles (see ``cpu_guard.confine``)."""
         import numba  # noqa: F401 - what it needs comes on top
 
+        _make_semaphore()
         return confine(min(memory_bytes, COMPILER_BYTES))
 
     def open(self) -> CpuExecutable:
@@ -59,14 +61,16 @@ class CpuExecutable:
     def __init__(self, device: Device) -> None:
         import numba
 
-        cores = device.facts["cores"]
-        numba.set_num_threads(max(1, min(cores, numba.get_num_threads())))
+        known: Any = numba.config
+        self._cores = max(1, min(device.facts["cores"], known.NUMBA_NUM_THREADS))
+        self._threads = False
         self._cache_bytes = device.facts["l2_bytes"]
         self._loaded: dict[str, LoadedBinary] = {}
         watch()
 
     def load(self, binary: Binary) -> None:
         """Load a binary and keep it by its key."""
+        self._start_threads()
         self._loaded[binary.key] = LoadedBinary(binary)
 
     def unload(self, key: str) -> None:
@@ -87,11 +91,21 @@ class CpuExecutable:
 
     def ceilings(self) -> dict[str, float]:
         """Measure what this machine can do."""
+        self._start_threads()
         return measure_ceilings()
 
     def confine(self, memory_bytes: int) -> tuple[str, ...]:
         """Limit this process for good (see ``cpu_guard.confine``)."""
-        return confine(memory_bytes)
+        _make_semaphore()
+        # Threads that ran already would keep their access to files.
+        return confine(memory_bytes, self._start_threads)
+
+    def _start_threads(self) -> None:
+        if not self._threads:
+            import numba
+
+            numba.set_num_threads(self._cores)
+            self._threads = True
 
     def close(self) -> None:
         """Forget everything."""
@@ -119,3 +133,9 @@ def _scheduled(schedule: str) -> Iterator[None]:
         yield
     finally:
         numba.set_num_threads(usual)
+
+
+def _make_semaphore() -> None:
+    """Make the lock of Numba's threads now: later its file cannot be created."""
+    parallel: Any = import_module("numba.np.ufunc.parallel")
+    parallel._set_init_process_lock()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from kernelsearch import sandbox
 from kernelsearch.errors import (
     RejectedError,
     ResourceLimitError,
@@ -22,7 +25,7 @@ from kernelsearch.records import (
     TimeRequest,
 )
 from kernelsearch.targets.cuda_ceilings import measure_ceilings
-from kernelsearch.targets.cuda_compile import compile_cuda
+from kernelsearch.targets.cuda_compile import compile_cuda, include_folders, nvrtc_version
 from kernelsearch.targets.cuda_context import CudaContext
 from kernelsearch.targets.cuda_device import architecture_device, probe_device
 from kernelsearch.targets.cuda_inputs import InputStore
@@ -33,6 +36,9 @@ from kernelsearch.targets.cuda_run import Block, run_plan
 from kernelsearch.targets.cuda_time import TimedRequest
 
 Report = TypeVar("Report", RunReport, TimeReport)
+
+# More than NVRTC needs for any source of the size that is admitted.
+COMPILER_BYTES = 8 << 30
 
 
 class CudaTarget:
@@ -79,6 +85,19 @@ class CudaTarget:
                 f"the cuda target compiles .cu variants (got one for {job.target!r})"
             )
         return compile_cuda(job, self.cache_folder)
+
+    def confine(self, memory_bytes: int) -> tuple[str, ...]:
+        """Limit a process that only compiles: memory; no programs, networks, other processes."""
+        nvrtc_version()  # whatever it takes to find and load the compiler comes first
+        include_folders()
+        done = []
+        limit = sandbox.address_space() + min(memory_bytes, COMPILER_BYTES)
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            done.append("memory")
+        if sandbox.refuse_calls():
+            done.append("driver_calls")
+        return tuple(done)
 
     def open(self) -> CudaExecutable:
         """Open the device in this process.
@@ -153,6 +172,19 @@ class CudaExecutable:
             raise WorkerError(
                 f"the shared memory of a request cannot be opened ({error}); its owner is gone"
             ) from error
+
+    def confine(self, memory_bytes: int) -> tuple[str, ...]:
+        """Give up programs, networks and other processes; the driver needs all the rest.
+
+        The driver reserves address space at will, so that memory is not limited here.
+        """
+        del memory_bytes
+        return ("driver_calls",) if sandbox.refuse_calls() else ()
+
+    def probe(self) -> None:
+        """Prove that the device computes (see ``CudaContext.probe``)."""
+        self._check_alive()
+        self._context.probe()
 
     def ceilings(self) -> dict[str, float]:
         """Measure the device's rates (a second or less)."""

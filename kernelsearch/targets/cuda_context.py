@@ -111,6 +111,7 @@ _RESOURCE_ERRORS = frozenset({
     "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "CUDA_ERROR_INVALID_CLUSTER_SIZE",
 })  # fmt: skip
 _TABLE_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 20
 _MAX_REGIONS = _TABLE_BYTES // 32
 
 
@@ -193,6 +194,25 @@ class CudaContext:
 
     def sync(self) -> None:
         self.stream.sync()
+
+    def probe(self) -> None:
+        """Fill memory, let a kernel look at it, change it, and look again.
+
+        Raises:
+            WorkerError: the device computes, but wrongly.
+            CandidateError: it answers with an error.
+        """
+        with self.faults("the health probe"):
+            block = self.allocate(_PROBE_BYTES)
+            try:
+                self.fill_guard(block, _PROBE_BYTES)
+                whole = not self.broken([(block, _PROBE_BYTES)])[0]
+                self.fill_bytes(block + _PROBE_BYTES // 2, 0, 1)
+                changed = bool(self.broken([(block, _PROBE_BYTES)])[0])
+            finally:
+                self.free(block)
+        if not (whole and changed):
+            raise WorkerError("the device does not read back what was written to its memory")
 
     # --- memory -----------------------------------------------------------------------------
 

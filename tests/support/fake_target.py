@@ -122,10 +122,11 @@ def act(behaviour: str) -> tuple[str, ...]:
 
 @dataclass
 class FakeTarget:
-    """Implements ``protocols.Target``; ``opening`` is what ``open`` does."""
+    """Implements ``protocols.Target``; ``opening`` is what ``open`` does, ``probing`` ``probe``."""
 
     name: str = "fake"
     opening: str = ""
+    probing: str = ""
     memory_bytes: int = 0
     device: Device = field(
         default_factory=lambda: Device("fake", "Fake 1", "fake_1", {"cores": 2, "warp_size": 32})
@@ -147,14 +148,15 @@ class FakeTarget:
         if self.memory_bytes:
             resource.setrlimit(resource.RLIMIT_AS, (self.memory_bytes, self.memory_bytes))
         act(self.opening)
-        return FakeExecutable()
+        return FakeExecutable(self.probing)
 
 
 class FakeExecutable:
     """Implements ``protocols.Executable``: its kernel adds one to every byte of its inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, probing: str = "") -> None:
         self._loaded: dict[str, dict[str, str]] = {}
+        self._probing = probing
 
     def confine(self, memory_bytes: int) -> None:
         os.environ["CONFINED_TO"] = str(memory_bytes)
@@ -187,6 +189,9 @@ class FakeExecutable:
             captured_sets=(0,) * request.settings.verify_calls, cache=request.settings.cache,
             conditions={"load": 0.5},
         )  # fmt: skip
+
+    def probe(self) -> None:
+        act(self._probing)
 
     def ceilings(self) -> dict[str, float]:
         return {"dram_gbps": 10.0}

@@ -134,12 +134,20 @@ def test_arenas_keep_alignment_and_notice_writes_between() -> None:
 
 def test_confined_process_keeps_computing_and_cannot_grow() -> None:
     code = """
+import os
 import numpy as np
+from kernelsearch.shm import lent
+from kernelsearch.handover import blocks_of
 from tests.support.cpu_cases import *
 t = CpuTarget(); b = compiled(t, variant()); e = opened(t, b); d = Data(10)
+request = d.request(b, variant())
+# Files cannot be opened later: descriptors come from outside, as a worker gets them.
+given = {(p, w): os.open(p, os.O_RDWR if w else os.O_RDONLY) for p, w in blocks_of(request)}
 done = e.confine(1 << 28)
-assert {"memory", "core", "file_size"} <= set(done), done
-e.run(d.request(b, variant())); assert d.right()
+assert {"memory", "core", "file_size", "open_files"} <= set(done), done
+with lent(given):
+    e.run(request)
+assert d.right()
 try:
     np.ones(1 << 28)
 except MemoryError:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelsearch import wire
 from kernelsearch.errors import (
     CompileError,
     MissingExtraError,
@@ -26,6 +27,7 @@ from kernelsearch.targets.cuda_device import (
     datasheet_ceilings,
     probe_device,
 )
+from kernelsearch.worker import ChildProcess
 
 pytestmark = pytest.mark.nvrtc
 
@@ -57,6 +59,19 @@ def test_facts_without_a_device(dtype, arch):
     assert facts.param_bytes == (8, 8, 8, 4)
     assert binary.symbols["k<64>"].startswith("_Z1k")
     assert Cubin(binary.image).section(f".text.{binary.symbols['k<64>']}") is not None
+
+
+def test_a_confined_compiler_compiles_with_library_headers(tmp_path):
+    source = "#include <cub/block/block_reduce.cuh>\n" + GOOD
+    plain = compile_cuda(job(source, "k<64>"))
+    child = ChildProcess(CudaTarget(arch="sm_90a", cache_folder=tmp_path), opens_device=False)
+    try:
+        made = wire.binary(child.call("compile", job(source, "k<64>"), 120.0), job(source, "k<64>"))
+        assert {"memory", "driver_calls"} <= set(child.confinement)
+    finally:
+        child.kill()
+    assert made.code_hash == plain.code_hash
+    assert any(tmp_path.iterdir())
 
 
 def test_spills_are_reported():

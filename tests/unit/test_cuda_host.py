@@ -520,3 +520,10 @@ def test_ceilings(gpu):
     assert rates["launch_us"] == pytest.approx(0.5)
     assert rates["l2_gbps"] >= rates["dram_gbps"] > 0
     assert rates["host_launch_us"] > 0
+
+
+def test_the_probe_sees_memory_that_does_not_keep_what_is_written(gpu, host, monkeypatch):
+    gpu.probe()
+    monkeypatch.setattr(gpu._context, "broken", lambda regions: np.zeros(1, bool))
+    with pytest.raises(WorkerError, match="does not read back"):
+        gpu.probe()

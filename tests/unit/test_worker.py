@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from kernelsearch.errors import (
     CompileError,
     LaunchError,
     ResourceLimitError,
+    SickDeviceError,
     TargetUnavailableError,
     WorkerError,
 )
@@ -110,6 +112,19 @@ def test_outputs_come_back_through_shared_memory(runner: IsolatedRunner) -> None
         assert block.array("uint8", (5,), 8192).tolist() == [0x5A] * 5
 
 
+def test_more_blocks_than_go_over_at_once(runner: IsolatedRunner) -> None:
+    request = load(runner)
+    with contextlib.ExitStack() as stack:
+        blocks = [stack.enter_context(SharedBlock(4096)) for _ in range(300)]
+        sinks = tuple(
+            BufferSpec(f"y{i}", "uint8", (4,), "out", sink=b.ref(0, 4))
+            for i, b in enumerate(blocks)
+        )
+        for poison in (0x11, 0x22, 0x33, 0x44):  # more than a process may have open in all
+            runner.run(RunRequest(request.binary, PLAN, sinks, poison=poison), DEADLINE)
+            assert all((b.array("uint8", (4,)) == poison).all() for b in blocks)
+
+
 @pytest.mark.parametrize("stage", ["load", "run", "time"])
 @pytest.mark.parametrize(
     ("behaviour", "cause"),
@@ -195,6 +210,47 @@ def test_a_memory_storm_is_a_resource_limit() -> None:
         runner.close()
 
 
+@pytest.mark.parametrize("probing", ["raise WorkerError", "raise LaunchError", "hang", "segv"])
+def test_a_device_that_stays_sick_is_not_used_any_more(
+    monkeypatch: pytest.MonkeyPatch, probing: str
+) -> None:
+    monkeypatch.setattr(worker, "PROBE_DEADLINE_S", 0.5)
+    monkeypatch.setattr(worker, "PROBE_WAIT_S", 0.0)
+    runner = IsolatedRunner(FakeTarget(probing=probing))
+    try:
+        good = load(runner)
+        runner.run(good, DEADLINE)  # a first worker has nothing to prove
+        with pytest.raises(CandidateCrashedError):
+            use(runner, run="segv")
+        with pytest.raises(SickDeviceError, match="Fake 1 failed its health probe 3 times"):
+            runner.run(good, DEADLINE)
+        starts = runner.starts
+        assert starts == 1 + worker.PROBES
+        assert runner.pid is None
+        for again in (lambda: runner.run(good, DEADLINE), lambda: load(runner), runner.ceilings):
+            with pytest.raises(SickDeviceError):
+                again()
+        assert runner.starts == starts
+    finally:
+        runner.close()
+
+
+def test_a_device_that_recovers_is_used_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(worker, "PROBE_WAIT_S", 0.0)
+    runner = IsolatedRunner(FakeTarget(probing=f"lie_once {tmp_path / 'lied'}"))
+    try:
+        good = load(runner)
+        with pytest.raises(CandidateCrashedError):
+            use(runner, run="abort")
+        monkeypatch.setattr(worker, "PROBE_DEADLINE_S", 1.0)
+        assert runner.run(good, DEADLINE).elapsed_s == 0.001
+        assert runner.starts == 3
+    finally:
+        runner.close()
+
+
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_floods_of_text_are_harmless(runner: IsolatedRunner, stream: str) -> None:
     flood = load(runner, run=f"flood {stream}", time="exit 1")
@@ -252,9 +308,12 @@ def test_no_secret_reaches_the_child(
     for name in secrets:
         monkeypatch.setenv(name, "hush")
     monkeypatch.setenv("HARMLESS", "1")
+    monkeypatch.setenv("OMP_PROC_BIND", "false")
+    monkeypatch.setenv("CUDA_API_KEY", "hush")
+    monkeypatch.setenv("PYTHON_INDEX", "https://me:hush@example.org")
     names = runner.run(load(runner, run="environment"), DEADLINE).modified_inputs
-    assert "HARMLESS" in names
-    assert "PATH" in names
+    assert {"PATH", "OMP_PROC_BIND"} <= set(names)
+    assert not {"HARMLESS", "CUDA_API_KEY", "PYTHON_INDEX"} & set(names)
     assert not set(secrets) & set(names)
 
 
@@ -338,7 +397,8 @@ def test_two_contenders_are_both_present_after_a_crash(runner: IsolatedRunner) -
 @pytest.mark.parametrize(
     ("opening", "error"),
     [("raise TargetUnavailableError", TargetUnavailableError), ("exit 1", WorkerError),
-     ("raise WorkerError", WorkerError), ("raise LaunchError", LaunchError)],
+     ("raise WorkerError", WorkerError), ("raise LaunchError", LaunchError),
+     ("raise CheatedError", WorkerError)],
 )  # fmt: skip
 def test_a_device_that_does_not_open(opening: str, error: type[Exception]) -> None:
     runner = IsolatedRunner(FakeTarget(opening=opening))
