@@ -78,6 +78,7 @@ TABLE: dict[str, dict[str, str]] = {
         "propose.rules_cuda": "propose.draft propose.source records",
         "propose.rules_cuda_loops": "propose.draft propose.rules_cuda propose.source",
         "propose.source": "",
+        "repair": "codec errors records store store_base store_journal store_pages",
         "search": "protocols search.selectors",
         "search.budget": "errors",
         "search.schedule": "",
@@ -87,6 +88,7 @@ TABLE: dict[str, dict[str, str]] = {
         "store_base": "codec errors records",
         "store_journal": "codec errors records store_base",
         "store_optuna": "errors records store_base store_journal store_tables",
+        "store_pages": "",
         "store_rdb": "codec errors records store_base store_tables",
         "store_tables": "errors store_base",
         "targets": "",
@@ -206,7 +208,8 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "cli.entry": (
             "cli.app cli.bundles cli.checking cli.console cli.doctor cli.explaining "
-            "cli.housekeeping cli.listing cli.proposals cli.scaffold cli.showing cli.tuning errors"
+            "cli.housekeeping cli.listing cli.proposals cli.repairing cli.scaffold cli.showing"
+            " cli.tuning errors"
         ),
         "cli.explaining": (
             "classify cli.app cli.console cli.parsing cli.studies cli.trust diagnose diagnoser "
@@ -218,6 +221,7 @@ TABLE: dict[str, dict[str, str]] = {
         "cli.parsing": "errors operator records user_data variant",
         "cli.progress": "cli.console events records",
         "cli.proposals": "cli.app cli.console cli.studies errors propose.inbox records study",
+        "cli.repairing": "cli.app cli.console cli.studies repair",
         "cli.results": "cli.console result",
         "cli.scaffold": "cli.app cli.console cli.trust errors resources",
         "cli.showing": (

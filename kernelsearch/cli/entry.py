@@ -13,6 +13,7 @@ from kernelsearch.cli import (
     housekeeping,
     listing,
     proposals,
+    repairing,
     scaffold,
     showing,
     tuning,
@@ -22,7 +23,7 @@ from kernelsearch.cli.console import emit_json, errors, wants_json
 from kernelsearch.errors import KernelSearchError
 
 __all__ = ["bundles", "checking", "doctor", "explaining", "housekeeping", "listing", "main",
-           "proposals", "scaffold", "showing", "tuning"]  # fmt: skip
+           "proposals", "repairing", "scaffold", "showing", "tuning"]  # fmt: skip
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130

@@ -145,6 +145,18 @@ def test_a_writer_torn_in_the_middle_does_not_hide_what_others_wrote_after(tmp_p
         assert again.record(evaluation(2), Owner.here()) is Recorded.RECORDED
 
 
+def test_the_mirrors_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
+    url = url_of("journal", tmp_path)
+    for number in range(3):
+        mirror = OptunaMirror(url, "s")
+        mirror.variant(VariantSummary(variant(f"v{number}")))
+        mirror.flush()
+        mirror.close()
+        log = tmp_path / "study.journal"
+        log.write_bytes(log.read_bytes() + b'{"op_code": 4, "worker')
+    assert len(optuna_storage(url).get_all_trials(0)) == 3
+
+
 def test_a_blob_is_on_disk_before_its_name_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
