@@ -260,10 +260,10 @@ def _sorted_out(rows: _Rows, folder: Path) -> tuple[dict[str, _Found], tuple[str
     studies: dict[str, _Found] = {}
     # Only studies of format 1 had records without a checksum; elsewhere such a one is a stale copy.
     old = {row[0] for row in rows.studies if row[1] == 1}
-    for name, text in _settings_texts(rows, folder):
+    for owner, settings in _settings_texts(rows, folder):
         with contextlib.suppress(StorageError):
-            found = studies.setdefault(name, _Found())
-            found.settings = found.settings or loads(text, "settings")
+            found = studies.setdefault(owner, _Found())
+            found.settings = found.settings or loads(settings, "settings")
     lost: list[str] = []
     for table, candidates in rows.tables.items():
         good: set[int] = set()

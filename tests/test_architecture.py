@@ -179,6 +179,7 @@ TABLE: dict[str, dict[str, str]] = {
             "propose.rules protocols records result runtime search search.budget session settings "
             "sol study targets.choose user_data versions"
         ),
+        "audit": "cases elite errors evaluate measure operator records session study",
         "bench": "cases errors evaluate measure operator records session sol variant vendor",
         "export": "",
         "export.bundle": "codec errors operator records variant",
@@ -194,6 +195,9 @@ TABLE: dict[str, dict[str, str]] = {
         "__main__": "cli",
         "cli": "cli.entry",
         "cli.app": "versions",
+        "cli.auditing": (
+            "audit cli.app cli.console cli.studies errors home session study targets.choose"
+        ),
         "cli.bundles": (
             "api cli.app cli.console cli.studies errors export.bundle home study targets.choose "
             "versions"
@@ -207,7 +211,7 @@ TABLE: dict[str, dict[str, str]] = {
             "ceilings cli.app cli.console errors home locks records targets.choose versions worker"
         ),
         "cli.entry": (
-            "cli.app cli.bundles cli.checking cli.console cli.doctor cli.explaining "
+            "cli.app cli.auditing cli.bundles cli.checking cli.console cli.doctor cli.explaining "
             "cli.housekeeping cli.listing cli.proposals cli.repairing cli.scaffold cli.showing"
             " cli.tuning errors"
         ),
