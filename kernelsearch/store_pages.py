@@ -51,7 +51,7 @@ class Pages:
     def read(database: bytes, log: bytes = b"") -> Pages:
         """Cut a database and its write-ahead log ("" if there is none) into pages."""
         size = _page_size(database, log)
-        reserved = database[20] if database[:16] == _MAGIC else 0
+        reserved = database[20] if database[:16] == _MAGIC and len(database) > 20 else 0
         pages = Pages(size, max(480, size - reserved))
         frame = _FRAME_HEADER + size
         for start in range(_LOG_HEADER, len(log) - frame + 1, frame):

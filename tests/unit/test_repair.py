@@ -170,3 +170,37 @@ def test_a_journal_loses_its_damaged_lines_alone(tmp_path: Path) -> None:
     assert saved(folder).items() <= ALL.items()
     assert list(folder.glob("damaged-*/study.journal.ledger/*/logs/*.jsonl"))
     assert repair_study(folder).changed is False
+
+
+def test_a_database_cut_anywhere_is_read_or_names_repair(whole: Path, tmp_path: Path) -> None:
+    data = (whole / "study.db").read_bytes()
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    (folder / "settings.json").write_bytes((whole / "settings.json").read_bytes())
+    for place in sorted({*range(0, len(data), 9973), 1, 15, 16, 99, 100, 4095, 4096, 4097}):
+        (folder / "study.db").write_bytes(data[:place])
+        with pytest.raises(StorageError, match="kernelsearch repair"):
+            open_ledger(None, folder, create=True)
+        report = repair_study(folder, tmp_path / f"new{place}")
+        assert report.settings
+        assert saved(tmp_path / f"new{place}").items() <= ALL.items()
+
+
+def test_a_study_that_somebody_works_on_is_not_repaired(study: Path) -> None:
+    import subprocess
+    import sys
+    from dataclasses import replace
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        me = Owner.here()
+        started = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        with open_ledger(None, study, create=True) as ledger:
+            ledger.claim("k", replace(me, id="other", pid=other.pid, started=started), 60)
+        path = study / "study.db"
+        path.write_bytes(path.read_bytes().replace(b"[1.5,3.0]", b"[1.2,3.0]", 1))
+        with open_ledger(None, study, create=True) as ledger, pytest.raises(StorageError):
+            ledger.evaluations()
+        with pytest.raises(StorageError, match=f"process {other.pid} .*still works"):
+            repair_study(study)
+        other.communicate(b"\n")
+    assert repair_study(study).changed
