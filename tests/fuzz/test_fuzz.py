@@ -56,7 +56,7 @@ def test_a_study_file_with_numbers_or_lists_without_end(value: str, tmp_path: Pa
         load_study_file(tmp_path / "s.toml")
 
 
-@pytest.mark.parametrize("message", ["", "null", "0"])
+@pytest.mark.parametrize("message", ["", "null", "0", '"  "'])
 def test_a_failure_without_a_reason_says_so(message: str) -> None:
     said = f', "message": {message}' if message else ""
     with pytest.raises(WorkerError, match="gives no reason"):
