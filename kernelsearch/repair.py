@@ -75,15 +75,14 @@ class _Found:
 
     settings: dict[str, Any] = field(default_factory=dict)
     variants: dict[int, VariantRecord] = field(default_factory=dict)
-    evaluations: dict[int, tuple[int, Evaluation]] = field(default_factory=dict)
+    evaluations: dict[int, Evaluation] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
 
     def contents(self) -> Contents:
-        rows = sorted(self.evaluations.items())
-        ordered = sorted(rows, key=lambda r: (r[1][0] > 0, r[0]))
         return Contents(
             self.settings, [v for _, v in sorted(self.variants.items())],
-            [e for _, (_, e) in ordered], [e for _, e in sorted(self.events.items())],
+            [e for _, e in sorted(self.evaluations.items())],
+            [e for _, e in sorted(self.events.items())],
         )  # fmt: skip
 
 
@@ -277,15 +276,23 @@ def _sorted_out(rows: _Rows, folder: Path) -> tuple[dict[str, _Found], tuple[str
                 if _keep(studies.setdefault(name, _Found()), table, row, text):
                     good.add(row.id)
         seen = {r.id for r in candidates} | {i for t, i in rows.named if t == table}
-        # Rows are numbered from 1 without gaps. An id far beyond all others is damage itself.
-        plausible = {i for i in seen if 0 < i <= len(seen) + 100_000}
-        for number in sorted(set(range(1, max(plausible, default=0) + 1)) - good):
+        for number in sorted(set(range(1, _last(seen) + 1)) - good):
             what = rows.named.get((table, number), "")
             lost.append(f"{table.removeprefix('ks_')} {number}{f' ({what})' if what else ''}")
     lost += [f"settings of {name}" for name, found in studies.items() if not found.settings]
     kept = {n: f for n, f in studies.items()
             if f.settings or f.variants or f.evaluations or f.events}  # fmt: skip
     return kept, tuple(lost)
+
+
+def _last(seen: set[int]) -> int:
+    """Return the last id: rows are numbered from 1 without gaps, so one far off is damage."""
+    last = 0
+    for number in sorted(i for i in seen if i > 0):
+        if number - last > max(1000, len(seen)):
+            break
+        last = number
+    return last
 
 
 def _settings_texts(rows: _Rows, folder: Path) -> Iterator[tuple[str, str]]:
@@ -309,10 +316,10 @@ def _keep(found: _Found, table: str, row: PageRow, text: str) -> bool:
             return False
         found.variants[row.id] = record
     elif table == "ks_evaluation":
-        evaluation, revision = decode(text), row.values[3]
+        evaluation = decode(text)
         if not isinstance(evaluation, Evaluation) or key_of(evaluation) != row.values[2]:
             return False
-        found.evaluations[row.id] = (int(str(revision)), evaluation)
+        found.evaluations[row.id] = evaluation
     else:
         kind, created = row.values[2], row.values[3]
         if not isinstance(kind, str) or not isinstance(created, int | float):

@@ -58,7 +58,7 @@ def test_a_log_cut_anywhere_in_the_last_commit_keeps_all_earlier_ones(tmp_path: 
         whole = log.read_bytes()
     assert after > before
     frame = 24 + 4096
-    # Every byte: benchmarks/fuzz.py. Here each frame's edges, and some in between.
+    # Each frame's edges, and some in between.
     edges = {e + d for e in range(before, after + 1, frame) for d in (-1, 0, 1, 23, 24, 25)}
     places = sorted(p for p in edges | set(range(before, after, 397)) if before <= p <= after)
     assert len(places) > 20
