@@ -159,7 +159,7 @@ def read_table(path: Path) -> Table:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: cannot be read as a table of bottlenecks ({error})") from error
     if document.get("format") != 1:
         raise SpecError(f"{path}: format must be 1 (got {document.get('format')!r})")

@@ -433,7 +433,7 @@ class StudyRun:
         """
         study = self.study
         self.equipment.runner.restart()
-        settings = self._confirm_settings()
+        settings = confirmation_settings(study.settings.timing)
         baseline = self._baseline_bound()
         for _ in range(study.archive.count()):
             champion = self._champion(settings)
@@ -510,14 +510,6 @@ class StudyRun:
         ))  # fmt: skip
         return result
 
-    def _confirm_settings(self) -> TimingSettings:
-        timing = self.study.settings.timing
-        return replace(
-            timing, min_samples=max(timing.min_samples, CONFIRM_SAMPLES),
-            max_samples=max(timing.max_samples, 2 * CONFIRM_SAMPLES),
-            budget_s=2 * timing.budget_s, give_up_ratio=float("inf"),
-        )  # fmt: skip
-
     def _duel(self, challenger: Bound, champion: Bound, settings: TimingSettings) -> Bound:
         if challenger.binary.key == champion.binary.key:
             return champion
@@ -590,6 +582,15 @@ class StudyRun:
             latest_variant=archive.variant(work.candidate.variant).name if work else "",
             message=message,
         ))  # fmt: skip
+
+
+def confirmation_settings(timing: TimingSettings) -> TimingSettings:
+    """Return how carefully a claim is timed, given how carefully a search times."""
+    return replace(
+        timing, min_samples=max(timing.min_samples, CONFIRM_SAMPLES),
+        max_samples=max(timing.max_samples, 2 * CONFIRM_SAMPLES),
+        budget_s=2 * timing.budget_s, give_up_ratio=float("inf"),
+    )  # fmt: skip
 
 
 def judge(

@@ -152,7 +152,7 @@ def load_study_file(path: Path) -> StudyFile:
         value = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also an endless integer, or nested too deeply
         raise StudyError(f"{path}: is not TOML ({error})") from error
     for key, item in value.items():
         if key not in _FILE_TYPES:

@@ -498,6 +498,31 @@ def event_of(document: Mapping[str, Any]) -> Event:
     return Event(document["name"], data, float(document["at"]))
 
 
+def log_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the ended lines of a log with their offsets; a torn last one was never acknowledged."""
+    at = 0
+    for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
+        yield at, line + b"\n"
+        at += len(line) + 1
+
+
+def usable_line(line: bytes) -> bool:
+    """Tell whether a line of a log is an intact record of this version."""
+    try:
+        document = _document(line, "line")
+        float(document["at"])
+        if document["kind"] == "event":
+            event_of(document)
+        elif document["kind"] == "evaluation":
+            found: Evaluation = from_json(document["body"], "line")
+            return key_of(found) == document["key"] and int(document["revision"]) >= 0
+        else:
+            return False
+    except (StorageError, *BROKEN):
+        return False
+    return True
+
+
 def _document(line: bytes, where: str) -> dict[str, Any]:
     """Return the object that a line of a log holds.
 

@@ -8,6 +8,7 @@ hand everything over once more, a trial that exists is not written twice.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -49,6 +50,7 @@ def optuna_storage(url: str) -> BaseStorage:
         path = journal_path(url)
         try:
             make_folder(path.parent)
+            _end_last_line(path)
             return JournalStorage(JournalFileBackend(str(path)))
         except OSError as error:
             raise os_error("open the Optuna journal", path, error) from error
@@ -74,6 +76,27 @@ def optuna_storage(url: str) -> BaseStorage:
     raise database_error(
         "open Optuna's tables in", where, _folder_of(url), _driver_error(failure)
     ) from failure
+
+
+def _end_last_line(path: Path) -> None:
+    """Cut off the torn last line that a killed process has left in Optuna's journal.
+
+    Optuna reads past it, but would write the next record onto its end, and then read neither.
+    """
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    if not path.exists():
+        return
+    lock = JournalFileSymlinkLock(str(path))
+    lock.acquire()
+    try:
+        with open(path, "r+b") as file:
+            data = file.read()
+            if data and not data.endswith(b"\n"):
+                file.truncate(data.rfind(b"\n") + 1)
+                os.fsync(file.fileno())
+    finally:
+        lock.release()
 
 
 def _driver_error(error: Exception) -> BaseException:

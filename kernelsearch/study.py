@@ -122,27 +122,7 @@ class Study:
         return self.folder.name
 
     def _check_same(self, stored: Mapping[str, Any]) -> None:
-        if stored["key"] == self.key:
-            return
-        where = f"the study in {self.folder}"
-        if stored["operator"] != self.operator.name:
-            raise StudyError(
-                f"{where} is of operator {stored['operator']!r}, not {self.operator.name!r}; "
-                "use another --folder"
-            )
-        if stored["contract"] != self.operator.contract:
-            raise StudyError(
-                f"{where} was made for another contract of {self.operator.name!r} (the operator "
-                "file has changed); its results do not hold any more: use another --folder"
-            )
-        device = stored["device"]
-        if device["key"] != self.device.key:
-            raise StudyError(
-                f"{where} was made on {device['name']} ({device['arch']}, {device['driver']}); "
-                f"this machine has {self.device.name} ({self.device.arch}, {self.device.driver}): "
-                "use another --folder"
-            )
-        raise StudyError(f"{where} has other settings than those asked for; use another --folder")
+        _check_same(stored, self.key, self.folder, self.operator, self.device)
 
     def _add_initial_variants(self) -> None:
         paths: list[Path] = []
@@ -397,6 +377,7 @@ class StoredStudy:
     def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
         self.ledger, stored = read_study(folder, url)
+        self._stored = stored
         self.settings = StudySettings.from_json(stored["settings"])
         device = stored["device"]
         self.device = Device(
@@ -408,6 +389,11 @@ class StoredStudy:
         for evaluation in self.ledger.evaluations()[0]:
             self.archive.add(evaluation)
         find_baseline(self.archive)
+
+    def check_same(self, operator: Operator, device: Device) -> None:
+        """Raise ``StudyError`` if the study is of another operator contract or device."""
+        key = self.settings.key(operator.contract, device.key)
+        _check_same(self._stored, key, self.folder, operator, device)
 
     def result(self) -> Result | None:
         """Return the last confirmed result, None if there is none yet."""
@@ -467,6 +453,33 @@ def read_study(folder: Path, url: str | None = None) -> tuple[Ledger, Mapping[st
     if not stored:
         raise StudyError(f"the study in {folder} has no settings; it was never started")
     return ledger, stored
+
+
+def _check_same(
+    stored: Mapping[str, Any], key: str, folder: Path, operator: Operator, device: Device
+) -> None:
+    """Raise ``StudyError`` unless a study was made for this operator, device and key."""
+    if stored["key"] == key:
+        return
+    where = f"the study in {folder}"
+    if stored["operator"] != operator.name:
+        raise StudyError(
+            f"{where} is of operator {stored['operator']!r}, not {operator.name!r}; "
+            "use another --folder"
+        )
+    if stored["contract"] != operator.contract:
+        raise StudyError(
+            f"{where} was made for another contract of {operator.name!r} (the operator "
+            "file has changed); its results do not hold any more: use another --folder"
+        )
+    made_on = stored["device"]
+    if made_on["key"] != device.key:
+        raise StudyError(
+            f"{where} was made on {made_on['name']} ({made_on['arch']}, {made_on['driver']}); "
+            f"this machine has {device.name} ({device.arch}, {device.driver}): "
+            "use another --folder"
+        )
+    raise StudyError(f"{where} has other settings than those asked for; use another --folder")
 
 
 def _device_json(device: Device) -> dict[str, Any]:

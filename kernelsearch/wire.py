@@ -75,7 +75,9 @@ def decode(message: bytes) -> dict[str, Any]:
         raise WorkerError("the worker's answer is not an object")
     if "error" in answer:
         kind = _ERRORS.get(str(answer["error"]), WorkerError)
-        text = clean_text(answer.get("message", ""))
+        text = clean_text(answer.get("message") or "")
+        if not text.strip():
+            text = "the worker gives no reason"
         evidence = answer.get("evidence")
         if issubclass(kind, CandidateError):
             raise kind(text, _harmless(evidence) if isinstance(evidence, dict) else {})

@@ -82,6 +82,7 @@ TABLE: dict[str, dict[str, str]] = {
         "propose.rules_cuda": "propose.draft propose.source records",
         "propose.rules_cuda_loops": "propose.draft propose.rules_cuda propose.source",
         "propose.source": "",
+        "repair": "codec errors records store store_base store_journal store_pages",
         "search": "protocols search.selectors",
         "search.budget": "errors",
         "search.schedule": "",
@@ -91,6 +92,7 @@ TABLE: dict[str, dict[str, str]] = {
         "store_base": "codec errors records",
         "store_journal": "codec errors records store_base",
         "store_optuna": "errors records store_base store_journal store_tables",
+        "store_pages": "",
         "store_rdb": "codec errors records store_base store_tables",
         "store_tables": "errors store_base",
         "targets": "",
@@ -181,6 +183,7 @@ TABLE: dict[str, dict[str, str]] = {
             "propose.rules protocols records result runtime search search.budget session settings "
             "sol study targets.choose user_data versions"
         ),
+        "audit": "cases elite errors evaluate measure operator records session study",
         "bench": "cases errors evaluate measure operator records session sol variant vendor",
         "export": "",
         "export.bundle": "codec errors operator records variant",
@@ -196,6 +199,9 @@ TABLE: dict[str, dict[str, str]] = {
         "__main__": "cli",
         "cli": "cli.entry",
         "cli.app": "versions",
+        "cli.auditing": (
+            "audit cli.app cli.console cli.studies errors home session study targets.choose"
+        ),
         "cli.bundles": (
             "api cli.app cli.console cli.studies errors export.bundle home study targets.choose "
             "versions"
@@ -210,8 +216,9 @@ TABLE: dict[str, dict[str, str]] = {
             "versions worker"
         ),
         "cli.entry": (
-            "cli.app cli.bundles cli.checking cli.console cli.doctor cli.explaining "
-            "cli.housekeeping cli.listing cli.proposals cli.scaffold cli.showing cli.tuning errors"
+            "cli.app cli.auditing cli.bundles cli.checking cli.console cli.doctor cli.explaining "
+            "cli.housekeeping cli.listing cli.proposals cli.repairing cli.scaffold cli.showing"
+            " cli.tuning errors"
         ),
         "cli.explaining": (
             "classify cli.app cli.console cli.parsing cli.studies cli.trust diagnose diagnoser "
@@ -223,6 +230,7 @@ TABLE: dict[str, dict[str, str]] = {
         "cli.parsing": "errors operator records user_data variant",
         "cli.progress": "cli.console events records",
         "cli.proposals": "cli.app cli.console cli.studies errors propose.inbox records study",
+        "cli.repairing": "cli.app cli.console cli.studies repair",
         "cli.results": "cli.console result",
         "cli.scaffold": "cli.app cli.console cli.trust errors resources",
         "cli.showing": (

@@ -153,6 +153,9 @@ def _print_verdicts(variant: Variant, found: Sequence[Evaluation], json_: bool) 
         else:
             out.print(f"[red]{evaluation.status}[/]  {variant.name} {params}", highlight=False)
             out.print(f"  {evaluation.message}", markup=False, highlight=False)
+            for name, value in evaluation.evidence.items():
+                if name != "log":
+                    out.print(f"  {name}: {str(value)[:200]}", markup=False, highlight=False)
             log = evaluation.evidence.get("log")
             if log:
                 out.print(str(log), markup=False, highlight=False)

@@ -7,6 +7,7 @@ import signal
 import sys
 
 from kernelsearch.cli import (
+    auditing,
     bundles,
     checking,
     doctor,
@@ -14,6 +15,7 @@ from kernelsearch.cli import (
     housekeeping,
     listing,
     proposals,
+    repairing,
     scaffold,
     showing,
     tuning,
@@ -22,8 +24,8 @@ from kernelsearch.cli.app import app
 from kernelsearch.cli.console import emit_json, errors, wants_json
 from kernelsearch.errors import KernelSearchError
 
-__all__ = ["bundles", "checking", "doctor", "explaining", "housekeeping", "listing", "main",
-           "proposals", "scaffold", "showing", "tuning"]  # fmt: skip
+__all__ = ["auditing", "bundles", "checking", "doctor", "explaining", "housekeeping", "listing",
+           "main", "proposals", "repairing", "scaffold", "showing", "tuning"]  # fmt: skip
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130

@@ -77,5 +77,8 @@ def parse_params(variant: Variant, texts: Sequence[str]) -> dict[str, ParamValue
                 f"--param must be NAME=VALUE with a tunable of {variant.name} "
                 f"({', '.join(variant.tunables) or 'it has none'}); got {text!r}"
             )
-        params[name] = int(value) if value.lstrip("-").isdigit() else value
+        try:
+            params[name] = int(value)
+        except ValueError:  # a word, or more digits than Python reads
+            params[name] = value
     return params

@@ -27,7 +27,7 @@ def study_folders() -> list[Path]:
 
 def _is_study(path: Path) -> bool:
     # The copy of the settings outlives the database: what is lost is said, not overlooked.
-    names = ("study.db", "settings.json", "study.journal.ledger")
+    names = ("study.db", "study.db-wal", "settings.json", "study.journal.ledger")
     return path.is_dir() and any((path / n).exists() for n in names)
 
 

@@ -11,8 +11,8 @@ from kernelsearch.errors import StudyError
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)\Z")
-_COUNT = re.compile(r"\d+\Z")
-_PATIENCE = re.compile(r"patience=(\d+)\Z")
+_COUNT = re.compile(r"\d{1,15}\Z")
+_PATIENCE = re.compile(r"patience=(\d{1,15})\Z")
 _EXAMPLES = "write for example 200 (candidates), 90s, 5m, 200,10m or 5m,patience=50"
 
 

@@ -58,7 +58,7 @@ def test_a_log_cut_anywhere_in_the_last_commit_keeps_all_earlier_ones(tmp_path: 
         whole = log.read_bytes()
     assert after > before
     frame = 24 + 4096
-    # Every byte: benchmarks/fuzz.py. Here each frame's edges, and some in between.
+    # Each frame's edges, and some in between.
     edges = {e + d for e in range(before, after + 1, frame) for d in (-1, 0, 1, 23, 24, 25)}
     places = sorted(p for p in edges | set(range(before, after, 397)) if before <= p <= after)
     assert len(places) > 20
@@ -143,6 +143,18 @@ def test_a_writer_torn_in_the_middle_does_not_hide_what_others_wrote_after(tmp_p
         assert numbers == {0, 1, 3}
         # What was torn was never acknowledged, and can be claimed and recorded anew.
         assert again.record(evaluation(2), Owner.here()) is Recorded.RECORDED
+
+
+def test_the_mirrors_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
+    url = url_of("journal", tmp_path)
+    for number in range(3):
+        mirror = OptunaMirror(url, "s")
+        mirror.variant(VariantSummary(variant(f"v{number}")))
+        mirror.flush()
+        mirror.close()
+        log = tmp_path / "study.journal"
+        log.write_bytes(log.read_bytes() + b'{"op_code": 4, "worker')
+    assert len(optuna_storage(url).get_all_trials(0)) == 3
 
 
 def test_a_blob_is_on_disk_before_its_name_is_known(
