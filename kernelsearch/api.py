@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kernelsearch.archive import Archive
 from kernelsearch.errors import OperatorError, StudyError, UnknownNameError, WorkloadError
 from kernelsearch.events import Observer
-from kernelsearch.home import cache_folder, studies_folder
+from kernelsearch.home import cache_folder, home, studies_folder
 from kernelsearch.operator import Operator, Workload
 from kernelsearch.operators_io import is_shipped, load_operator
+from kernelsearch.propose.agent import LlmProposer, ModelOptions
 from kernelsearch.propose.crossover import CrossoverProposer
+from kernelsearch.propose.exchange import Prompt, Reply
 from kernelsearch.propose.inbox import InboxProposer
+from kernelsearch.propose.llm import AnthropicModel
+from kernelsearch.propose.purse import PRICES_FILE, Purse, price_of, read_prices
 from kernelsearch.propose.rules import RulesProposer
 from kernelsearch.protocols import Proposer, Target
 from kernelsearch.records import Device, Evaluation, TimingSettings
@@ -23,7 +28,7 @@ from kernelsearch.runtime import TunedKernel, choices_of
 from kernelsearch.search import SELECTORS
 from kernelsearch.search.budget import Budget, parse_budget
 from kernelsearch.session import Equipment, StudyRun
-from kernelsearch.settings import StudySettings
+from kernelsearch.settings import PROPOSERS, StudySettings
 from kernelsearch.sol import rate_name
 from kernelsearch.study import Study
 from kernelsearch.targets.choose import choose_target
@@ -188,29 +193,36 @@ def tune(
 
 
 def tune_prepared(
-    prepared: Prepared, budget: Budget, *, refresh: bool = False, observer: Observer | None = None
-) -> TunedKernel:
-    """Run (or look up) a prepared request; see ``tune``."""
+    prepared: Prepared, budget: Budget, *, refresh: bool = False, observer: Observer | None = None,
+    models: ModelOptions | None = None,
+) -> TunedKernel:  # fmt: skip
+    """Run (or look up) a prepared request; see ``tune``. ``models`` is for the proposer ``llm``."""
     study = prepared.open_study()
     try:
         stored = study.result()
         if stored is not None and stored.finished and not refresh:
             return tuned_kernel(study, prepared.target, stored)
         with Equipment(prepared.target) as equipment:
-            result = run_study(study, equipment, budget, observer)
+            result = run_study(study, equipment, budget, observer, models)
             return tuned_kernel(study, prepared.target, result)
     finally:
         study.close()
 
 
 def run_study(
-    study: Study, equipment: Equipment, budget: Budget, observer: Observer | None = None
-) -> Result:
+    study: Study, equipment: Equipment, budget: Budget, observer: Observer | None = None,
+    models: ModelOptions | None = None,
+) -> Result:  # fmt: skip
     """Run a study on open equipment until its budget is used up; see ``StudyRun.run``."""
     selector = SELECTORS[study.settings.selector]()
-    proposers = [make_proposer(name, study) for name in study.settings.proposers]
+    proposers = [make_proposer(name, study, models) for name in study.settings.proposers]
     study.ledger.add_event("run", run_facts(study, equipment.device))
-    return StudyRun(study, equipment, proposers, selector, observer).run(budget)
+    try:
+        return StudyRun(study, equipment, proposers, selector, observer).run(budget)
+    finally:
+        for proposer in proposers:
+            if isinstance(proposer, LlmProposer):
+                proposer.close()
 
 
 def run_facts(study: Study, device: Device) -> dict[str, Any]:
@@ -226,7 +238,7 @@ def run_facts(study: Study, device: Device) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make_proposer(name: str, study: Study) -> Proposer:
+def make_proposer(name: str, study: Study, models: ModelOptions | None = None) -> Proposer:
     """Return the proposer called ``name`` for a study."""
     match name:
         case "rules":
@@ -235,7 +247,31 @@ def make_proposer(name: str, study: Study) -> Proposer:
             return CrossoverProposer()
         case "inbox":
             return InboxProposer(study.folder)
-    raise UnknownNameError("proposer", name, ("rules", "crossover", "inbox"))
+        case "llm":
+            return _llm_proposer(study, models)
+    raise UnknownNameError("proposer", name, PROPOSERS)
+
+
+def _llm_proposer(study: Study, models: ModelOptions | None) -> LlmProposer:
+    if models is None:
+        raise StudyError("this study asks a language model for kernels; say which one with --model")
+    prices = read_prices(PRICES_FILE, home() / "prices.toml")
+    price, purse = price_of(models.model, prices), Purse(models.spend_usd)
+    ledger = study.ledger
+
+    def record(prompt: Prompt, reply: Reply, cost: float) -> None:
+        blobs = {
+            name: ledger.put_blob(json.dumps(part.to_json(), sort_keys=True).encode())
+            for name, part in (("prompt", prompt), ("reply", reply))
+        }
+        ledger.add_event("exchange", {
+            "role": prompt.role, "model": prompt.model, "key": prompt.key, "usd": cost,
+            "usage": asdict(reply.usage), "seconds": reply.seconds, "attempts": reply.attempts,
+            **blobs,
+        })  # fmt: skip
+
+    model = AnthropicModel(models.base_url)
+    return LlmProposer(model, models.model, price, purse, record, ledger.add_event)
 
 
 def tuned_kernel(study: Study, target: Target, result: Result) -> TunedKernel:

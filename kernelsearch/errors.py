@@ -2,7 +2,8 @@
 
 ``SpecError`` and its children mean that somebody wrote something wrong and nothing has run yet.
 ``TargetUnavailableError`` means that this machine cannot do it. ``StorageError`` means that results
-cannot be kept. ``WorkerError`` means that our own helper process failed. ``CandidateError`` is the
+cannot be kept. ``WorkerError`` means that our own helper process failed, ``ModelError`` that a
+language model did not answer. ``CandidateError`` is the
 only one that is an ordinary event of a search: ``evaluate`` turns it into an evaluation.
 """
 
@@ -99,6 +100,10 @@ class StudyError(SpecError):
     """A study file or stored study does not fit what was asked of it."""
 
 
+class AnswerError(SpecError):
+    """An answer to a request for a kernel cannot be used; the message can be handed back."""
+
+
 class MissingExtraError(SpecError):
     """A feature needs an optional dependency that is not installed."""
 
@@ -120,6 +125,19 @@ class SickDeviceError(TargetUnavailableError):
 
 class StorageError(KernelSearchError):
     """The study's storage is locked, read-only, full or damaged."""
+
+
+class ModelError(KernelSearchError):
+    """A language model did not answer. Never holds a key, a header or the text of a prompt.
+
+    Args:
+        message: what happened, for people.
+        fatal: the next call would fail in the same way (wrong key, unknown model).
+    """
+
+    def __init__(self, message: str, *, fatal: bool = False) -> None:
+        super().__init__(message)
+        self.fatal = fatal
 
 
 class WorkerError(KernelSearchError):

@@ -119,6 +119,23 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """A change of the same parent that was made before, and what came of it.
+
+    Args:
+        mutation / rationale / predicted_gain: as they were proposed.
+        gain: parent's time / its time, both at their best; None: not known, or never right.
+        outcome: one of ``ok``, ``waiting``, or the status that most of its candidates ended with.
+    """
+
+    mutation: str
+    rationale: str
+    predicted_gain: float | None
+    gain: float | None
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProposalRequest:
     """What a proposer is told.
 
@@ -131,6 +148,9 @@ class ProposalRequest:
         count: how many proposals are wanted at most.
         known: hashes of variants that exist already (repeating one is wasted).
         seed: source of randomness.
+        diagnosis: of the parent's best candidate, as JSON; {}: none.
+        tried: what has been made of this parent already, oldest first.
+        speedups: objective of the parent and of each sibling by hash, where they have one.
     """
 
     operator: Operator
@@ -146,6 +166,8 @@ class ProposalRequest:
     known: frozenset[str] = frozenset()
     seed: int = 0
     diagnosis: Mapping[str, Any] = field(default_factory=dict)
+    tried: tuple[Attempt, ...] = ()
+    speedups: Mapping[str, float] = field(default_factory=dict)
 
 
 class Proposer(Protocol):

@@ -15,7 +15,7 @@ from kernelsearch.records import TimingSettings, digest
 FORMAT = 1
 TARGETS = ("auto", "cpu", "cuda")
 OBJECTIVES = ("geometric_mean", "weighted_mean", "minimum")
-PROPOSERS = ("rules", "crossover", "inbox")
+PROPOSERS = ("rules", "crossover", "inbox", "llm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ The study knows what is asked (settings), what is known (ledger, archive) and wh
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from kernelsearch.errors import CandidateError, RejectedError, StudyError, Varia
 from kernelsearch.home import ensure_folder
 from kernelsearch.operator import Operator
 from kernelsearch.params import ParamSearch
-from kernelsearch.protocols import ProposalRequest
+from kernelsearch.protocols import Attempt, ProposalRequest
 from kernelsearch.records import (
     Candidate,
     Device,
@@ -331,17 +332,21 @@ class Study:
     def proposal_request(self, parent: str, count: int, seed: int = 0) -> ProposalRequest:
         """Return what a proposer is told about a parent."""
         archive = self.archive
+        best = archive.best_of(parent)
         siblings = [
             (self.variant(e.candidate.variant), e)
             for e in archive.elites(4) if e.candidate.variant != parent
         ]  # fmt: skip
+        shown = [e for e in (best, *(e for _, e in siblings)) if e is not None]
+        speedups = {e.candidate.variant: s for e in shown if (s := self.objective(e)) is not None}
         return ProposalRequest(
             operator=self.operator, parent=self.variant(parent),
-            parent_record=archive.variant(parent), best=archive.best_of(parent),
+            parent_record=archive.variant(parent), best=best,
             history=tuple(archive.evaluations_of(parent)), device=self.device,
             dtype=self.settings.dtype, workloads=self.settings.workloads,
             siblings=tuple(siblings), count=count,
             known=frozenset(v.hash for v in archive.variants()), seed=seed,
+            tried=attempts(archive, parent), speedups=speedups,
         )  # fmt: skip
 
     # --- what is known -----------------------------------------------------------------------
@@ -409,6 +414,55 @@ class StoredStudy:
 
     def __exit__(self, *exc: object) -> None:
         self.ledger.close()
+
+
+def attempts(archive: Archive, parent: str) -> tuple[Attempt, ...]:
+    """Return what has been made of a parent, oldest first."""
+    base = archive.best_of(parent)
+    before = archive.objective(base) if base is not None else None
+    found = []
+    for child in archive.children(parent):
+        evaluations = archive.evaluations_of(child.hash)
+        best = archive.best_of(child.hash)
+        after = archive.objective(best) if best is not None else None
+        failures = Counter(str(e.status) for e in evaluations if not e.ok)
+        outcome = "waiting" if not evaluations else "ok" if best else failures.most_common(1)[0][0]
+        found.append(Attempt(
+            child.mutation, child.rationale, child.predicted_gain,
+            after / before if after and before else None, outcome,
+        ))  # fmt: skip
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpending:
+    """What a study has asked of one model in one role: replies, tokens and US dollars."""
+
+    model: str
+    role: str
+    replies: int
+    tokens_in: int
+    tokens_cached: int
+    tokens_out: int
+    usd: float
+
+
+def model_spending(ledger: Ledger) -> list[ModelSpending]:
+    """Return what a study has spent on models, by model and role."""
+    found: dict[tuple[str, str], ModelSpending] = {}
+    for event in ledger.events()[0]:
+        if event.kind != "exchange":
+            continue
+        data, usage = event.data, event.data["usage"]
+        key = (data["model"], data["role"])
+        old = found.get(key, ModelSpending(*key, 0, 0, 0, 0, 0.0))
+        cached = usage["cache_read_tokens"]
+        fresh = usage["input_tokens"] + usage["cache_write_tokens"]
+        found[key] = ModelSpending(
+            *key, old.replies + 1, old.tokens_in + fresh + cached, old.tokens_cached + cached,
+            old.tokens_out + usage["output_tokens"], old.usd + data["usd"],
+        )  # fmt: skip
+    return list(found.values())
 
 
 def new_archive(settings: StudySettings) -> Archive:

@@ -73,7 +73,20 @@ TABLE: dict[str, dict[str, str]] = {
         "propose": "",
         "propose.crossover": "errors propose.draft protocols records variant",
         "propose.draft": "expressions operator propose.source protocols records variant",
-        "propose.inbox": "errors operator protocols records variant",
+        "propose.agent": (
+            "errors propose.answer propose.context propose.exchange propose.fence propose.purse "
+            "propose.sections propose.texts protocols records variant"
+        ),
+        "propose.answer": "errors",
+        "propose.context": "propose.exchange propose.sections propose.texts protocols",
+        "propose.exchange": "errors records",
+        "propose.fence": "",
+        "propose.fold": "errors resources variant",
+        "propose.inbox": (
+            "errors operator propose.context propose.texts protocols records variant"
+        ),
+        "propose.llm": "errors propose.exchange",
+        "propose.purse": "errors propose.exchange",
         "propose.rules": (
             "errors propose.draft propose.rules_cpu propose.rules_cuda propose.rules_cuda_loops "
             "protocols records variant"
@@ -81,8 +94,14 @@ TABLE: dict[str, dict[str, str]] = {
         "propose.rules_cpu": "propose.draft",
         "propose.rules_cuda": "propose.draft propose.source records",
         "propose.rules_cuda_loops": "propose.draft propose.rules_cuda propose.source",
+        "propose.sections": (
+            "diagnosis operator propose.fence propose.fold propose.symptoms propose.texts "
+            "protocols records resources variant"
+        ),
         "propose.source": "",
         "repair": "codec errors records store store_base store_journal store_pages",
+        "propose.symptoms": "operator propose.fence records",
+        "propose.texts": "resources",
         "search": "protocols search.selectors",
         "search.budget": "errors",
         "search.schedule": "",
@@ -179,9 +198,10 @@ TABLE: dict[str, dict[str, str]] = {
     "7 ways out and in": {
         "": "api errors operator operators_io result runtime study",
         "api": (
-            "archive errors events home operator operators_io propose.crossover propose.inbox "
-            "propose.rules protocols records result runtime search search.budget session settings "
-            "sol study targets.choose user_data versions"
+            "archive errors events home operator operators_io propose.agent propose.crossover "
+            "propose.exchange propose.inbox propose.llm propose.purse propose.rules protocols "
+            "records result runtime search search.budget session settings sol study "
+            "targets.choose user_data versions"
         ),
         "audit": "cases elite errors evaluate measure operator records session study",
         "bench": "cases errors evaluate measure operator records session sol variant vendor",
@@ -229,7 +249,10 @@ TABLE: dict[str, dict[str, str]] = {
         "cli.listing": "cli.app cli.console cli.studies errors operators_io resources result study",
         "cli.parsing": "errors operator records user_data variant",
         "cli.progress": "cli.console events records",
-        "cli.proposals": "cli.app cli.console cli.studies errors propose.inbox records study",
+        "cli.proposals": (
+            "cli.app cli.console cli.studies diagnoser errors propose.agent propose.answer "
+            "propose.inbox propose.sections protocols records study"
+        ),
         "cli.repairing": "cli.app cli.console cli.studies repair",
         "cli.results": "cli.console result",
         "cli.scaffold": "cli.app cli.console cli.trust errors resources",
@@ -243,7 +266,8 @@ TABLE: dict[str, dict[str, str]] = {
         "cli.trust": "errors home operators_io",
         "cli.tuning": (
             "api cli.app cli.console cli.parsing cli.progress cli.results cli.studies cli.trust "
-            "errors home operators_io resources search.budget session settings targets.choose"
+            "errors home operators_io propose.agent resources search.budget session settings "
+            "targets.choose"
         ),
     },
 }

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kernelsearch.cli.app import JsonFlag, TrustFlag, app
-from kernelsearch.cli.console import emit_json, out
+from kernelsearch.cli.console import emit_json, errors, out
 from kernelsearch.cli.studies import find_study, open_study
+from kernelsearch.diagnoser import stored_diagnoses
 from kernelsearch.errors import StudyError, UnknownNameError, VariantError
+from kernelsearch.propose.agent import coder_prompt
+from kernelsearch.propose.answer import applied, read_text
 from kernelsearch.propose.inbox import request_text
+from kernelsearch.propose.sections import shown_source
+from kernelsearch.protocols import ProposalRequest
 from kernelsearch.records import Proposal
 from kernelsearch.study import Study
 
@@ -27,7 +33,7 @@ def ask(
     opened = open_study(find_study(study), trust)
     try:
         hash_ = _parent(opened, parent)
-        text = request_text(opened.proposal_request(hash_, 1))
+        text = request_text(_request(opened, hash_))
     finally:
         opened.close()
     if json_:
@@ -37,9 +43,34 @@ def ask(
 
 
 @app.command()
+def prompt(
+    study: Annotated[str, typer.Argument(help="Folder or name of a study.")],
+    variant: Annotated[str | None, typer.Argument(
+        help="Parent (name or hash); default: the best.")] = None,
+    trust: TrustFlag = False, json_: JsonFlag = False,
+) -> None:  # fmt: skip
+    """Print exactly what a language model would be sent, and about how many tokens that is."""
+    opened = open_study(find_study(study), trust)
+    try:
+        told = coder_prompt(_request(opened, _parent(opened, variant)), "")
+    finally:
+        opened.close()
+    if json_:
+        emit_json({**told.to_json(), "tokens": told.tokens, "stable_tokens": told.stable_tokens})
+        return
+    for text in (*told.stable, *(t.text for t in told.turns)):
+        out.print(text, markup=False, highlight=False)
+    errors.print(
+        f"about {told.tokens} tokens, {told.stable_tokens} of them the same from call to call",
+        markup=False, highlight=False,
+    )  # fmt: skip
+
+
+@app.command()
 def tell(
     study: Annotated[str, typer.Argument(help="Folder or name of a study.")],
-    file: Annotated[Path, typer.Argument(help="The new variant (.cu or .py).")],
+    file: Annotated[Path, typer.Argument(
+        help="The new variant (.cu or .py), or an answer to `ask` (.md).")],
     parent: Annotated[str | None, typer.Option(
         help="Variant it was made from (name or hash); default: the best.")] = None,
     mutation: Annotated[str, typer.Option(help="Short name of the change.")] = "by hand",
@@ -54,7 +85,14 @@ def tell(
     opened = open_study(find_study(study), trust)
     try:
         hash_ = _parent(opened, parent)
-        record = opened.tell_proposal(Proposal(text, hash_, "inbox", mutation, rationale))
+        proposal = Proposal(text, hash_, "inbox", mutation, rationale)
+        if file.suffix == ".md":
+            answer = read_text(text)
+            source = applied(answer, shown_source(opened.variant(hash_)))
+            proposal = Proposal(
+                source, hash_, "inbox", answer.mutation, answer.rationale, answer.gain
+            )
+        record = opened.tell_proposal(proposal)
     finally:
         opened.close()
     if json_:
@@ -64,6 +102,15 @@ def tell(
     else:
         out.print(f"taken as {record.name} ({record.hash}); evaluate it with:", highlight=False)
         out.print(f"  kernelsearch resume {opened.folder}", markup=False, highlight=False)
+
+
+def _request(study: Study, parent: str) -> ProposalRequest:
+    """Return the request about a parent, with the diagnosis that a run has stored."""
+    request = study.proposal_request(parent, 1)
+    found = stored_diagnoses(study.ledger)
+    if request.best is None or request.best.candidate.key not in found:
+        return request
+    return replace(request, diagnosis=found[request.best.candidate.key].to_json())
 
 
 def _parent(study: Study, text: str | None) -> str:

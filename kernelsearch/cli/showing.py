@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from kernelsearch.cli.results import print_result
 from kernelsearch.cli.studies import find_study
 from kernelsearch.errors import UnknownNameError
 from kernelsearch.records import Evaluation, geometric_mean
-from kernelsearch.study import StoredStudy
+from kernelsearch.study import StoredStudy, model_spending
 
 
 @app.command()
@@ -38,6 +39,7 @@ def show(
                 "settings": stored.settings.to_json(),
                 "result": result.to_json() if result else None,
                 "statuses": archive.statuses(),
+                "models": [asdict(s) for s in model_spending(stored.ledger)],
                 "variants": [_row(archive, v.hash) for v in archive.variants()],
                 "source": archive.variant(chosen).source if chosen else None,
             })  # fmt: skip
@@ -50,6 +52,13 @@ def show(
             print_result(result)
         else:
             out.print("no confirmed result yet", highlight=False)
+        for spent in model_spending(stored.ledger):
+            out.print(
+                f"model {spent.model} as {spent.role}: {spent.replies} replies, "
+                f"{spent.tokens_in} tokens in ({spent.tokens_cached} from the cache), "
+                f"{spent.tokens_out} out, {spent.usd:.4f} US dollars",
+                markup=False, highlight=False,
+            )  # fmt: skip
         _list(archive, top)
         if variant and chosen:
             _evaluations(archive.evaluations_of(chosen))

@@ -18,10 +18,11 @@ from kernelsearch.cli.trust import require_trust
 from kernelsearch.errors import ArgumentError, StudyError
 from kernelsearch.home import cache_folder
 from kernelsearch.operators_io import find_operator, load_operator
+from kernelsearch.propose.agent import ModelOptions
 from kernelsearch.resources import study_paths
 from kernelsearch.search.budget import parse_budget
 from kernelsearch.session import Equipment
-from kernelsearch.settings import StudyFile, load_study_file, timing_settings
+from kernelsearch.settings import StudyFile, StudySettings, load_study_file, timing_settings
 from kernelsearch.targets.choose import choose_target
 
 INTERRUPTED = 130
@@ -45,7 +46,12 @@ def tune(
         help="A variant file to start from; may be given several times.")] = None,
     templates: Annotated[bool | None, typer.Option(help="Start from the shipped variants.")] = None,
     proposer: Annotated[list[str] | None, typer.Option(
-        help="rules, crossover, inbox; may be given several times. 'none' for none.")] = None,
+        help="rules, crossover, inbox, llm; may be given several times. 'none' for none.")] = None,
+    model: Annotated[str | None, typer.Option(
+        help="Language model for the proposer llm; it is sent the kernels' sources.")] = None,
+    spend: Annotated[float, typer.Option(help="US dollars this run may spend on the model.")] = 1.0,
+    base_url: Annotated[str | None, typer.Option(
+        help="Another server that speaks the Anthropic Messages API.")] = None,
     selector: Annotated[str | None, typer.Option(help="epsilon_greedy or greedy.")] = None,
     objective: Annotated[str | None, typer.Option(
         help="geometric_mean, weighted_mean or minimum, of the speed-ups.")] = None,
@@ -85,10 +91,12 @@ def tune(
     limits = budget or (file.budget if file is not None else None) or api.DEFAULT_BUDGET
     parsed = parse_budget(limits)
     prepared = api.prepare(api.TuneRequest(operator, **options))
+    models = _models(prepared.settings, model, spend, base_url)
     title = f"{operator.name} {prepared.settings.dtype} on {prepared.device.name}"
     with ProgressView(title, quiet=quiet or json_) as view:
         try:
-            tuned = api.tune_prepared(prepared, parsed, refresh=refresh, observer=view)
+            tuned = api.tune_prepared(prepared, parsed, refresh=refresh, observer=view,
+                                       models=models)  # fmt: skip
         except KeyboardInterrupt:
             _stopped(prepared.folder, json_)
     if json_:
@@ -101,6 +109,11 @@ def tune(
 def resume(
     study: Annotated[str, typer.Argument(help="Folder or name of a study.")],
     budget: Annotated[str, typer.Option(help="What this run may spend.")] = api.DEFAULT_BUDGET,
+    model: Annotated[str | None, typer.Option(
+        help="Language model for the proposer llm; it is sent the kernels' sources.")] = None,
+    spend: Annotated[float, typer.Option(help="US dollars this run may spend on the model.")] = 1.0,
+    base_url: Annotated[str | None, typer.Option(
+        help="Another server that speaks the Anthropic Messages API.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     trust: TrustFlag = False, json_: JsonFlag = False,
 ) -> None:  # fmt: skip
@@ -110,11 +123,12 @@ def resume(
     opened = open_study(folder, trust)
     try:
         target = choose_target(opened.settings.target, cache_folder())
+        models = _models(opened.settings, model, spend, base_url)
         title = f"{opened.operator.name} {opened.settings.dtype} on {opened.device.name}"
         with ProgressView(title, quiet=quiet or json_) as view:
             try:
                 with Equipment(target) as equipment:
-                    result = api.run_study(opened, equipment, limits, view)
+                    result = api.run_study(opened, equipment, limits, view, models)
             except KeyboardInterrupt:
                 _stopped(folder, json_)
     finally:
@@ -123,6 +137,24 @@ def resume(
         emit_json(result.to_json())
     else:
         print_result(result)
+
+
+def _models(
+    settings: StudySettings, model: str | None, spend: float, base_url: str | None
+) -> ModelOptions | None:
+    """Return which model is asked, having said what leaves the machine; None: none is."""
+    if "llm" not in settings.proposers:
+        if model is not None:
+            raise ArgumentError("--model is for studies with --proposer llm")
+        return None
+    if model is None:
+        raise ArgumentError("--proposer llm needs --model; no model is chosen for you")
+    errors.print(
+        f"The model {model} is sent the sources of this study's kernels, the contract of "
+        f"{settings.operator}, times and compiler messages, for at most {spend:.2f} US dollars.",
+        markup=False, highlight=False,
+    )  # fmt: skip
+    return ModelOptions(model, spend, base_url)
 
 
 def _stopped(folder: Path, json_: bool) -> None:

@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelsearch.errors import StorageError, VariantError
-from kernelsearch.operator import Operator, Tensor
+from kernelsearch.operator import Operator
+from kernelsearch.propose.context import context
+from kernelsearch.propose.texts import prompt_text
 from kernelsearch.protocols import ProposalRequest
-from kernelsearch.records import Evaluation, Proposal
+from kernelsearch.records import Proposal
 from kernelsearch.variant import LANGUAGES, MAX_SOURCE_BYTES, Variant, load_variant
 
 INBOX = "inbox"
 TAKEN = "taken"
 REFUSED = "refused"
 REQUEST = "REQUEST.md"
-MAX_HISTORY = 20
 _SUFFIX = {language: suffix for suffix, language in LANGUAGES.items()}
-_FENCE = {"cuda": "cpp", "cpu": "python"}
 
 
 class InboxProposer:
@@ -145,101 +145,20 @@ def write_request(folder: Path, request: ProposalRequest) -> Path:
 
 
 def request_text(request: ProposalRequest) -> str:
-    """Return the Markdown text of a request."""
-    sections = [
-        _contract(request),
-        _device(request),
-        _parent(request),
-        _evaluations(request),
-        _answer(request),
-    ]
-    return "\n".join(sections)
+    """Return the Markdown text of a request: what a model is told, and how to hand in an answer."""
+    told = context(request)
+    head = f"# Wanted: a faster variant of {request.operator.name}\n"
+    parts = [text for _, text in (*told.stable, *told.changing)]
+    return "\n\n".join([head, *parts, prompt_text("coder").strip(), _hand_in(request)])
 
 
-def _contract(request: ProposalRequest) -> str:
-    operator = request.operator
-    lines = [
-        f"# Wanted: a faster variant of {operator.name}", "",
-        f"{operator.doc}", "",
-        "| argument | role | type | shape |", "|---|---|---|---|",
-    ]  # fmt: skip
-    for argument in operator.arguments:
-        if isinstance(argument, Tensor):
-            shape = ", ".join(str(e) for e in argument.shape)
-            kind = operator.tensor_dtype(argument, request.dtype)
-            lines.append(f"| {argument.name} | {argument.role} | {kind} | ({shape}) |")
-        else:
-            lines.append(f"| {argument.name} | scalar | {argument.dtype} | {argument.value:g} |")
-    deterministic = "must" if operator.deterministic else "need not"
-    lines += [
-        "",
-        f"Precision policy: {operator.precision}. Two runs {deterministic} agree bit for bit. "
-        "Results are compared with a float64 reference, at these sizes and at others that are "
-        "not listed: primes, ones, multiples of nothing.",
-        "", "Timed workloads:", "",
-        *(f"- {w.key}" for w in request.workloads),
-        "",
-    ]  # fmt: skip
-    return "\n".join(lines)
-
-
-def _device(request: ProposalRequest) -> str:
-    device = request.device
-    facts = [f"| {k} | {v} |" for k, v in sorted(device.facts.items())]
-    rates = [f"| {k} | {v:g} |" for k, v in sorted(device.ceilings.items())]
-    return "\n".join([
-        f"## Device: {device.name} ({device.target}, {device.arch})", "",
-        "| fact | value |", "|---|---|", *facts, *rates, "",
-    ])  # fmt: skip
-
-
-def _parent(request: ProposalRequest) -> str:
-    parent = request.parent
-    return "\n".join([
-        f"## Parent: {parent.name or parent.hash}", "",
-        *([parent.doc, ""] if parent.doc else []),
-        # Four marks, in case the source has three of its own in a comment.
-        f"````{_FENCE[parent.language]}", parent.source.rstrip("\n"), "````", "",
-    ])  # fmt: skip
-
-
-def _evaluations(request: ProposalRequest) -> str:
-    lines = ["## What was measured", ""]
-    if request.best is not None:
-        lines += [f"Best: {_params(request.best)}", ""]
-        lines += [f"- {w}: {us:.4g} us" for w, us in request.best.times_us().items()]
-        lines.append("")
-    if request.diagnosis:
-        lines += ["Diagnosis:", ""]
-        lines += [f"- {k}: {v}" for k, v in request.diagnosis.items()]
-        lines.append("")
-    if request.history:
-        lines += ["| params | status | sum of times, us | note |", "|---|---|---|---|"]
-        lines += [_row(e) for e in request.history[-MAX_HISTORY:]]
-        lines.append("")
-    if request.best is None and not request.history:
-        lines += ["Nothing yet.", ""]
-    return "\n".join(lines)
-
-
-def _params(evaluation: Evaluation) -> str:
-    return ", ".join(f"{k} = {v}" for k, v in evaluation.candidate.params) or "no tunables"
-
-
-def _row(evaluation: Evaluation) -> str:
-    total = f"{sum(evaluation.times_us().values()):.4g}" if evaluation.ok else ""
-    note = " ".join(evaluation.message.split()).replace("|", "\\|")[:160]
-    return f"| {_params(evaluation)} | {evaluation.status} | {total} | {note} |"
-
-
-def _answer(request: ProposalRequest) -> str:
+def _hand_in(request: ProposalRequest) -> str:
     suffix = _SUFFIX[request.parent.language]
     return "\n".join([
-        "## How to answer", "",
-        f"Put one or more files ending in `{suffix}` beside this one, under names of your choice. "
-        "Each is a whole variant file: device code and the metadata block that says how to launch "
-        "it, as in the parent above and in docs/variants.md. Write `doc` as one line saying what "
-        "is different. Leave numbers that should be tuned open as `[tunables]`.", "",
+        "## How to hand it in", "",
+        "Write the answer to a Markdown file and give it to `kernelsearch tell`; or put whole "
+        f"variant files ending in `{suffix}` into the study's `{INBOX}` folder, under names of "
+        "your choice.", "",
         "Write to another name first and rename when the file is complete. A file that is taken "
         f"moves to `{TAKEN}/` once its variant is recorded; one that cannot be used moves to "
         f"`{REFUSED}/`, with the reason beside it.", "",
