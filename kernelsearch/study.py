@@ -88,15 +88,8 @@ class Study:
         ensure_folder(folder)
         ledger = open_ledger(url, folder, create=True)
         study = cls(folder, settings, operator, device, ledger)
-        stored = ledger.read_settings()
-        if not stored:
-            ledger.write_settings({
-                "settings": settings.to_json(), "contract": operator.contract, "key": study.key,
-                "operator": operator.name, "device": _device_json(device),
-                "created": time.time(),
-            })  # fmt: skip
-        else:
-            study._check_same(stored)
+        stored = ledger.read_settings() or study._begin()
+        study._check_same(stored)
         study._add_initial_variants()
         study.refresh()
         return study
@@ -121,6 +114,22 @@ class Study:
     @property
     def name(self) -> str:
         return self.folder.name
+
+    def _begin(self) -> Mapping[str, Any]:
+        """Write the settings, unless another process does so meanwhile; return what is there."""
+        mine = {
+            "settings": self.settings.to_json(), "contract": self.operator.contract,
+            "key": self.key, "operator": self.operator.name,
+            "device": _device_json(self.device), "created": time.time(),
+        }  # fmt: skip
+        try:
+            self.ledger.write_settings(mine)
+        except StudyError:
+            # Another process was first. Whether its study is this one is the caller's question.
+            if not (theirs := self.ledger.read_settings()):
+                raise
+            return theirs
+        return mine
 
     def _check_same(self, stored: Mapping[str, Any]) -> None:
         _check_same(stored, self.key, self.folder, self.operator, self.device)

@@ -11,12 +11,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernelsearch import api
+from kernelsearch.errors import StudyError
 from kernelsearch.search.budget import parse_budget
 from kernelsearch.session import Equipment
+from kernelsearch.store_rdb import RdbLedger
 from kernelsearch.study import StoredStudy, Study
 
 SIZES = ({"rows": 16, "cols": 64},)
@@ -73,6 +76,27 @@ def test_kill_9_loses_nothing_that_was_acknowledged(ready: Path, tmp_path: Path)
     out, err = done.communicate(timeout=300)
     assert done.returncode == 0, err
     assert not set(out.split()) & set(stored)
+
+
+def test_two_processes_begin_a_study_at_once(
+    ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "study"
+    prepared(folder).open_study().close()
+    read, reads = RdbLedger.read_settings, iter([True])
+
+    def too_early(ledger: RdbLedger) -> dict[str, Any]:
+        """The first time nothing is there yet: the other process writes right after."""
+        return {} if next(reads, False) else read(ledger)
+
+    monkeypatch.setattr(RdbLedger, "read_settings", too_early)
+    study = prepared(folder).open_study()
+    assert study.ledger.read_settings()["key"] == study.key
+    study.close()
+    reads = iter([True])
+    other = api.TuneRequest("rms_norm", "cpu", workloads=({"rows": 8, "cols": 8},), folder=folder)
+    with pytest.raises(StudyError, match="other settings than those asked for"):
+        api.prepare(other).open_study()
 
 
 def test_two_processes_share_a_study(ready: Path, tmp_path: Path) -> None:

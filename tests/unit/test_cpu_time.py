@@ -68,7 +68,7 @@ def test_what_a_timing_says_of_the_machine() -> None:
 
 
 def test_a_disturbed_machine_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Half of the time that passed was stolen. (The real counters may not move in so short a timing.)
+    # Half of the time that passed was stolen. Real counters may not move in so short a timing.
     read = itertools.count()
     monkeypatch.setattr(cpu_noise, "_jiffies", lambda: (50 * (n := next(read)), 100 * n))
     found = timed(64)[0].conditions
