@@ -26,6 +26,7 @@ from kernelsearch.operator import Operator
 from kernelsearch.records import Evaluation, ParamValue, Status, Verdict
 from kernelsearch.session import Equipment, confirmation_settings
 from kernelsearch.study import StoredStudy, baseline_variant
+from kernelsearch.worker import IsolatedRunner
 
 # A comparison that a neighbour has disturbed is taken again, this often in all.
 ATTEMPTS = 2
@@ -205,7 +206,7 @@ class _Audit:
             error = CandidateError(evaluation.message, evaluation.evidence)
             error.status = evaluation.status
             raise error
-        examination = examine_elite(evaluator, bound, self.equipment.target)
+        examination = examine_elite(evaluator, bound, self.equipment.target, IsolatedRunner)
         return bound, len(evaluation.verified) + examination.cases
 
     def _timed(self, bound: Bound, baseline: Bound) -> Comparison:

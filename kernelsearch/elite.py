@@ -2,21 +2,24 @@
 
 It has passed verification. Now it meets inputs that nobody has seen, drawn after it was written,
 and the schedules of its target that are unlike the usual one: fewer processors, or work cut up
-elsewhere.
+elsewhere; and the tools of its target that watch for races, reads of what was never written and
+accesses beside a buffer.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from kernelsearch.cases import SMALL_ELEMENTS, CaseSpec, Stage, elements
+from kernelsearch.elite_tools import watch_elite
 from kernelsearch.errors import CandidateError
 from kernelsearch.evaluate import Bound, Evaluator
-from kernelsearch.protocols import Target
+from kernelsearch.protocols import Runner, Target
+from kernelsearch.records import KernelStep
 
 FRESH_INPUTS = "fresh_inputs"
 # A race may miss once or twice.
@@ -40,13 +43,16 @@ class Examination:
     seconds: float
 
 
-def examine_elite(evaluator: Evaluator, bound: Bound, target: Target) -> Examination:
+def examine_elite(
+    evaluator: Evaluator, bound: Bound, target: Target, isolate: Callable[[Target], Runner]
+) -> Examination:
     """Examine a candidate whose binary is loaded.
 
     Args:
         evaluator: of the study; its runner runs the candidate.
         bound: the candidate.
-        target: says which schedules there are.
+        target: says which schedules and tools there are.
+        isolate: returns a runner of a target, in a process of its own.
 
     Raises:
         CandidateError: it fails; ``evidence["examination"]`` names the one it failed in.
@@ -56,7 +62,7 @@ def examine_elite(evaluator: Evaluator, bound: Bound, target: Target) -> Examina
     # Even: a user's own data is taken as it is by even seeds, scaled by odd ones.
     seed = 2 * secrets.randbits(30)
     exams: list[tuple[str, tuple[Stage, ...]]] = [(FRESH_INPUTS, fresh_stages(evaluator, seed))]
-    schedules: Sequence[str] = getattr(target, "schedules", ())
+    schedules, why = _schedules(bound, target)
     exams += [(name, (schedule_stage(evaluator, name, seed),)) for name in schedules]
     passed: list[str] = []
     cases = 0
@@ -71,7 +77,11 @@ def examine_elite(evaluator: Evaluator, bound: Bound, target: Target) -> Examina
             raise
         passed.append(name)
         cases += len(report.verified)
-    skipped = {} if schedules else {"schedules": f"the {target.name} target offers none"}
+    skipped = {} if schedules else {"schedules": why}
+    seen, silent, count = watch_elite(evaluator, bound, target, isolate, seed)
+    passed += seen
+    skipped.update(silent)
+    cases += count
     return Examination(tuple(passed), skipped, cases, time.perf_counter() - started)
 
 
@@ -104,3 +114,14 @@ def schedule_stage(evaluator: Evaluator, schedule: str, seed: int) -> Stage:
     return Stage(schedule, tuple(
         replace(s, repeat=False, bounds_checked=False, schedule=schedule) for s in specs
     ))  # fmt: skip
+
+
+def _schedules(bound: Bound, target: Target) -> tuple[Sequence[str], str]:
+    """Return the schedules that a candidate must bear, or why there are none."""
+    schedules: Sequence[str] = getattr(target, "schedules", ())
+    if not schedules:
+        return (), f"the {target.name} target offers none"
+    steps = [s for plan in bound.plans.values() for s in plan.steps if isinstance(s, KernelStep)]
+    if any(s.cooperative or s.cluster is not None for s in steps):
+        return (), "a cooperative or cluster launch is promised room for its blocks at once"
+    return schedules, ""

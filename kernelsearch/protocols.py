@@ -31,7 +31,9 @@ class Target(Protocol):
     """A device family. ``compile`` may run in any process, also where there is no device.
 
     It may also have an attribute ``schedules``: names of unusual ways to run a plan (fewer
-    processors, another order), which a ``RunRequest`` can ask for and elites must bear.
+    processors, another order), which a ``RunRequest`` can ask for and elites must bear; and a
+    method ``sanitizers()``: the ``SanitizedTarget`` of each tool that looks for what results do not
+    show, or TargetUnavailableError with the reason why there is none.
     """
 
     @property
@@ -58,6 +60,30 @@ class Target(Protocol):
 
         Raises:
             TargetUnavailableError: no device answers.
+        """
+        ...
+
+
+class SanitizedTarget(Target, Protocol):
+    """A target whose worker is watched by a tool.
+
+    Its worker is started by the command ``launcher`` (arguments), and given ``closing_s`` seconds
+    to end when its pipe closes.
+    """
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        ...
+
+    def judge(self) -> str:
+        """Read, after the worker has ended, what the tool has found.
+
+        Returns:
+            "" if it found nothing; else why nothing can be said.
+
+        Raises:
+            CandidateError: it found something; the evidence has its report.
         """
         ...
 

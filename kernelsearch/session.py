@@ -441,7 +441,9 @@ class StudyRun:
                 timings = self.evaluator.measure_surely(
                     champion, baseline, settings, seed=time.time_ns() % 2**31
                 )
-                examination = examine_elite(self.evaluator, champion, self.equipment.target)
+                examination = examine_elite(
+                    self.evaluator, champion, self.equipment.target, IsolatedRunner
+                )
             except CandidateError as error:
                 study.strike(champion.candidate, error)
                 if champion.candidate == baseline.candidate:
@@ -620,7 +622,7 @@ def judge(
         if not (examine and evaluation.ok and bound is not None):
             return evaluation
         try:
-            examination = examine_elite(evaluator, bound, equipment.target)
+            examination = examine_elite(evaluator, bound, equipment.target, IsolatedRunner)
         except CandidateError as error:
             evidence = {"stage": "examine", **error.evidence}
             return replace(

@@ -117,10 +117,13 @@ class ChildProcess:
         environment["PYTHONPATH"] = os.pathsep.join(
             p for p in (root, environment.get("PYTHONPATH", "")) if p
         )
+        # A target may have its process run by a tool that watches it; that one is its parent then.
+        launcher: tuple[str, ...] = getattr(self._target, "launcher", ())
+        parent = "0" if launcher else str(os.getpid())
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kernelsearch.worker_child", str(theirs.fileno()),
-                 str(os.getpid())],
+                [*launcher, sys.executable, "-m", "kernelsearch.worker_child",
+                 str(theirs.fileno()), parent],
                 pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=self._stderr,
                 start_new_session=True, env=environment,
@@ -233,8 +236,9 @@ class ChildProcess:
             self._connection.close()
             self._connection = None
         if self._process is not None:
+            limit: float = getattr(self._target, "closing_s", CLOSE_DEADLINE_S)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=CLOSE_DEADLINE_S)
+                self._process.wait(timeout=limit)
         self.kill()
 
     def kill(self) -> None:
@@ -380,6 +384,10 @@ class IsolatedRunner:
         with self._exclusive():
             answer = self._child.call("ceilings", None, START_DEADLINE_S)
         return wire.rates(answer)
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the device for work of another process; not while this one runs something."""
+        return self._exclusive()
 
     def restart(self) -> None:
         """End the worker; the next call starts a fresh one."""

@@ -63,6 +63,8 @@ class _Server:
                 self._executable = self._target.open()
             # A compiler has less to give up, and can be made to grow without end as well.
             confine = getattr(self._executable or self._target, "confine", None)
+            if getattr(self._target, "launcher", ()):
+                confine = None  # a tool in this process needs what would be given up
             names = confine(int(MEMORY_SHARE * _physical_memory())) if confine is not None else None
             return {"confined": list(names or ())}
         if method == "compile":
@@ -109,10 +111,10 @@ def _memory_error(method: str) -> KernelSearchError:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent goes, however it goes."""
+    """Ask the kernel to kill this process when its parent goes, however it goes (0: any parent)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if parent and os.getppid() != parent:
         sys.exit(0)
 
 

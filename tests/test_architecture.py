@@ -140,7 +140,8 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cuda": (
             "errors records targets.cuda_ceilings targets.cuda_compile targets.cuda_context "
             "targets.cuda_device targets.cuda_inputs targets.cuda_load targets.cuda_nvml "
-            "targets.cuda_replicas targets.cuda_run targets.cuda_time sandbox"
+            "targets.cuda_replicas targets.cuda_run targets.cuda_time sandbox protocols "
+            "targets.cuda_crowd targets.cuda_sanitize"
         ),
         "targets.cuda_call": "errors records shm targets.cuda_context targets.cuda_load",
         "targets.cuda_ceilings": "targets.cuda_context",
@@ -148,6 +149,7 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cuda_context": (
             "errors records shm targets.cuda_compile targets.cuda_layout targets.cuda_transfer"
         ),
+        "targets.cuda_crowd": "errors targets.cuda_context targets.cuda_load",
         "targets.cuda_device": "errors records targets.cuda_compile targets.cuda_nvml",
         "targets.cuda_elf": "",
         "targets.cuda_inputs": "records shm targets.cuda_context targets.cuda_layout",
@@ -160,8 +162,9 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "targets.cuda_run": (
             "errors records targets.cuda_context targets.cuda_inputs targets.cuda_layout "
-            "targets.cuda_load"
+            "targets.cuda_crowd targets.cuda_load"
         ),
+        "targets.cuda_sanitize": "errors protocols records",
         "targets.cuda_source": "errors records targets.cuda_elf",
         "targets.cuda_time": (
             "errors measure records targets.cuda_context targets.cuda_layout targets.cuda_load "
@@ -175,7 +178,8 @@ TABLE: dict[str, dict[str, str]] = {
         "verify_bound": "operator shm",
     },
     "4 what becomes of a candidate": {
-        "elite": "cases errors evaluate protocols",
+        "elite": "cases elite_tools errors evaluate protocols records",
+        "elite_tools": "cases errors evaluate protocols records verify",
         "evaluate": "cases errors measure operator protocols records sol variant verify",
     },
     "5 processes": {
@@ -203,7 +207,7 @@ TABLE: dict[str, dict[str, str]] = {
             "records result runtime search search.budget session settings sol study "
             "targets.choose user_data versions"
         ),
-        "audit": "cases elite errors evaluate measure operator records session study",
+        "audit": "cases elite errors evaluate measure operator records session study worker",
         "bench": "cases errors evaluate measure operator records session sol variant vendor",
         "export": "",
         "export.bundle": "codec errors operator records variant",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from kernelsearch import sandbox
 from kernelsearch.errors import (
@@ -15,6 +15,7 @@ from kernelsearch.errors import (
     TargetUnavailableError,
     WorkerError,
 )
+from kernelsearch.protocols import SanitizedTarget
 from kernelsearch.records import (
     Binary,
     CompileJob,
@@ -27,12 +28,14 @@ from kernelsearch.records import (
 from kernelsearch.targets.cuda_ceilings import measure_ceilings
 from kernelsearch.targets.cuda_compile import compile_cuda, include_folders, nvrtc_version
 from kernelsearch.targets.cuda_context import CudaContext
+from kernelsearch.targets.cuda_crowd import SCHEDULES, Crowd
 from kernelsearch.targets.cuda_device import architecture_device, probe_device
 from kernelsearch.targets.cuda_inputs import InputStore
 from kernelsearch.targets.cuda_load import LoadedBinary
 from kernelsearch.targets.cuda_nvml import DeviceMonitor
 from kernelsearch.targets.cuda_replicas import ReplicaCache
-from kernelsearch.targets.cuda_run import Block, run_plan
+from kernelsearch.targets.cuda_run import Block, run_crowded, run_plan
+from kernelsearch.targets.cuda_sanitize import sanitizers
 from kernelsearch.targets.cuda_time import TimedRequest
 
 Report = TypeVar("Report", RunReport, TimeReport)
@@ -56,6 +59,7 @@ class CudaTarget:
     """
 
     name = "cuda"
+    schedules: ClassVar[tuple[str, ...]] = tuple(SCHEDULES)
 
     def __init__(
         self, arch: str | None = None, ordinal: int = 0, cache_folder: Path | str | None = None
@@ -99,6 +103,14 @@ class CudaTarget:
             done.append("driver_calls")
         return tuple(done)
 
+    def sanitizers(self) -> Sequence[SanitizedTarget]:
+        """Return this device under each tool of compute-sanitizer, for elites.
+
+        Raises:
+            TargetUnavailableError: there is no compute-sanitizer.
+        """
+        return sanitizers(self)
+
     def open(self) -> CudaExecutable:
         """Open the device in this process.
 
@@ -122,6 +134,7 @@ class CudaExecutable:
         self._replicas = ReplicaCache(self._context, self._store)
         self._block = Block(self._context)
         self._monitor = DeviceMonitor(self._context.pci_bus_id)
+        self._crowd: Crowd | None = None
 
     def load(self, binary: Binary) -> None:
         self._check_alive()
@@ -133,11 +146,19 @@ class CudaExecutable:
     def run(self, request: RunRequest) -> RunReport:
         """Run a plan once on fresh, poisoned, guarded buffers; outputs go to their sinks."""
         self._check_alive()
-        if request.schedule:
-            raise WorkerError(f"the cuda target has no schedule {request.schedule!r} (none at all)")
         loaded = self._get(request.binary)
+        if not request.schedule:
+            return self._with_room(
+                lambda: run_plan(self._context, loaded, request, self._store, self._block)
+            )
+        if request.schedule not in SCHEDULES:
+            known = ", ".join(SCHEDULES)
+            raise WorkerError(f"the cuda target has no schedule {request.schedule!r} (has {known})")
+        if self._crowd is None:
+            self._crowd = Crowd(self._context)
+        crowd = self._crowd
         return self._with_room(
-            lambda: run_plan(self._context, loaded, request, self._store, self._block)
+            lambda: run_crowded(self._context, loaded, request, self._store, self._block, crowd)
         )
 
     def time(self, request: TimeRequest) -> TimeReport:
@@ -198,6 +219,8 @@ class CudaExecutable:
             self._replicas.close()
             self._store.close()
             self._block.release()
+            if self._crowd is not None:
+                self._crowd.close()
 
     def _get(self, key: str) -> LoadedBinary:
         if key not in self._loaded:

@@ -103,9 +103,36 @@ __global__ void copy(uint4* to, const uint4* from, unsigned long long count) {
     for (; i < count; i += stride) to[i] = from[i];
 }
 
+extern __shared__ unsigned shared_words[];
+
+// Volatile: nobody reads what is left behind here, except a kernel that must not.
+__global__ void __launch_bounds__(1024) poison_shared(unsigned word, unsigned count) {
+    volatile unsigned* words = shared_words;
+    for (unsigned i = threadIdx.x; i < count; i += blockDim.x) words[i] = word;
+}
+
+// mail[0]: go; mail[1 + b]: block b has come. Host memory.
+__global__ void __launch_bounds__(1024) occupy(volatile unsigned* mail, unsigned long long limit) {
+    if (threadIdx.x == 0) {
+        ((volatile unsigned*)shared_words)[0] = 1;
+        mail[1 + blockIdx.x] = 1;
+        __threadfence_system();
+        unsigned long long start, now;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+        do {
+            __nanosleep(1000);
+            asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        } while (!mail[0] && now - start < limit);
+    }
+    __syncthreads();
+}
+
 __global__ void nothing() {}
 """
-_HELPER_NAMES = ("hash_regions", "check_regions", "sweep", "delay", "copy", "nothing")
+_HELPER_NAMES = (
+    "hash_regions", "check_regions", "sweep", "delay", "copy", "poison_shared", "occupy", "nothing",
+)  # fmt: skip
+_USE_ALL_SHARED = ("poison_shared", "occupy")
 _RESOURCE_ERRORS = frozenset({
     "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
     "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "CUDA_ERROR_INVALID_CLUSTER_SIZE",
@@ -161,7 +188,7 @@ class CudaContext:
     # --- errors -----------------------------------------------------------------------------
 
     def check(self, answer: Any) -> tuple[Any, ...]:
-        """Return what a driver call returned besides its status; raise if that is an error."""
+        """Return a driver call's answer, its status first; raise if that is an error."""
         if int(answer[0]) != 0:
             raise self.error_type(f"{answer[0].name}: the driver refused the call")
         return tuple(answer)
@@ -216,13 +243,17 @@ class CudaContext:
 
     # --- memory -----------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int) -> int:
+    def allocate(self, nbytes: int, *, exact: bool = False) -> int:
         """Return the address of a new block of device memory.
+
+        Args:
+            nbytes: its size.
+            exact: ask for just that much, so that tools know where it ends (else 256 or more).
 
         Raises:
             ResourceLimitError: there is not that much.
         """
-        status, pointer = self.driver.cuMemAlloc(max(256, nbytes))
+        status, pointer = self.driver.cuMemAlloc(max(1 if exact else 256, nbytes))
         if int(status) == int(self.driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
             free = int(self.check(self.driver.cuMemGetInfo())[1])
             raise ResourceLimitError(
@@ -277,12 +308,19 @@ class CudaContext:
         binary = compile_cuda(job, cache_folder)
         module = self.core.ObjectCode.from_cubin(binary.image, name="helpers")
         self._helper_module = module
-        return {name: module.get_kernel(binary.symbols[name]) for name in _HELPER_NAMES}
+        kernels = {name: module.get_kernel(binary.symbols[name]) for name in _HELPER_NAMES}
+        driver = self.driver
+        kind = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        room = self.device.facts["max_shared_per_block"]
+        here = driver.CUdevice(self.handle.device_id)
+        for name in _USE_ALL_SHARED:
+            self.check(driver.cuKernelSetAttribute(kind, room, kernels[name].handle, here))
+        return kernels
 
     def helper(self, name: str, grid: tuple[int, int], *args: Any, stream: Any = None,
-               threads: int = 256) -> None:  # fmt: skip
+               threads: int = 256, shared: int = 0) -> None:  # fmt: skip
         """Launch one of our own kernels."""
-        config = self.core.LaunchConfig(grid=(*grid, 1), block=(threads, 1, 1))
+        config = self.core.LaunchConfig(grid=(*grid, 1), block=(threads, 1, 1), shmem_size=shared)
         self.core.launch(stream or self.stream, config, self._kernels[name], *args)
 
     def _send_regions(self, regions: Sequence[tuple[int, int]]) -> int:
@@ -325,6 +363,17 @@ class CudaContext:
             self.driver.cuMemcpyDtoHAsync(into.ctypes.data, self._results, into.nbytes, self.raw)
         )
         self.sync()
+
+    def poison_shared(self, value: int) -> None:
+        """Fill the shared memory of every multiprocessor with one byte.
+
+        A block takes all of it, so that each multiprocessor gets one block.
+        """
+        room = self.device.facts["max_shared_per_block"]
+        word = value & 0xFF
+        self.helper("poison_shared", (self.device.facts["sm_count"], 1),
+                    ctypes.c_uint32(word * 0x01010101), ctypes.c_uint32(room // 4),
+                    threads=1024, shared=room)  # fmt: skip
 
     def sweep_cache(self) -> None:
         """Read a block of more than twice the L2: nothing else stays in it, no dirty lines."""

@@ -6,14 +6,16 @@ import math
 import random
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from kernelsearch.errors import ResourceLimitError
 from kernelsearch.records import BufferSpec, RunReport, RunRequest, dtype_bytes
 from kernelsearch.targets.cuda_context import CudaContext
+from kernelsearch.targets.cuda_crowd import Crowd
 from kernelsearch.targets.cuda_inputs import GUARD_BYTES, InputStore, Resident
 from kernelsearch.targets.cuda_layout import Item, Layout, lay_out
-from kernelsearch.targets.cuda_load import LoadedBinary, Placed, launch
+from kernelsearch.targets.cuda_load import BoundCall, BoundKernel, LoadedBinary, Placed, launch
 
 # From this size on an input is used where the store keeps it, instead of being sent again.
 RESIDENT_BYTES = 16 << 20
@@ -122,6 +124,51 @@ class RunFrame:
                 self._context.download(spec.sink, self.placed[spec.name].pointer)
 
 
+class ExactFrame:
+    """Every buffer in an allocation of exactly its size, for tools that watch allocations.
+
+    Nothing is poisoned, as that would count as written; no guards: the tool is one.
+    """
+
+    def __init__(self, context: CudaContext, request: RunRequest) -> None:
+        self._context, self._request = context, request
+        self._blocks: list[int] = []
+        self.placed: dict[str, Placed] = {}
+        try:
+            for spec in request.buffers:
+                pointer = self._take(spec.nbytes + spec.misalign) + spec.misalign
+                self.placed[spec.name] = Placed(pointer, spec.nbytes, spec.dtype, spec.shape)
+                if spec.source is not None:
+                    context.upload(pointer, spec.source)
+            for space in request.plan.workspaces:
+                size = math.prod(space.shape) * dtype_bytes(space.dtype)
+                self.placed[space.name] = Placed(self._take(size), size, space.dtype, space.shape)
+        except ResourceLimitError:
+            self.release()
+            raise
+
+    def _take(self, nbytes: int) -> int:
+        self._blocks.append(self._context.allocate(nbytes, exact=True))
+        return self._blocks[-1]
+
+    def inspect(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return nothing: see the class."""
+        return (), ()
+
+    def deliver(self) -> None:
+        """Copy outputs to where the request wants them."""
+        for spec in self._request.buffers:
+            if spec.sink is not None:
+                self._context.download(spec.sink, self.placed[spec.name].pointer)
+
+    def release(self) -> None:
+        """Free the allocations, unless they went with the context."""
+        while self._blocks:
+            block = self._blocks.pop()
+            if not self._context.dead:
+                self._context.free(block)
+
+
 def _stays(spec: BufferSpec) -> bool:
     return spec.role == "in" and spec.source is not None and spec.nbytes >= RESIDENT_BYTES
 
@@ -131,22 +178,61 @@ def run_plan(
 ) -> RunReport:
     """Run the plan once, waiting after every step so that an error names its step.
 
-    ``request.bounds_checked`` means nothing here: guards and the sanitizer do that work on CUDA.
+    Shared memory is poisoned before every step. ``request.bounds_checked`` gives each buffer an
+    allocation of its own, which is what compute-sanitizer looks at.
 
     Raises:
         CandidateError: a launch is refused, or ends in a device error.
     """
-    loaded.prepare(request.plan)
-    with context.faults("preparing the buffers"):
-        frame = RunFrame(context, store, block, request)
-    try:
-        call = loaded.bind(request.plan, frame.placed)
+
+    def work(call: BoundCall) -> float:
         started = time.perf_counter()
         for step in call:
             with context.faults(step.label):
+                if isinstance(step, BoundKernel) and not request.bounds_checked:
+                    context.poison_shared(request.poison)
                 launch(context, (step,))
                 context.sync()
-        elapsed = time.perf_counter() - started
+        return time.perf_counter() - started
+
+    return _run_framed(context, loaded, request, store, block, work)
+
+
+def run_crowded(
+    context: CudaContext, loaded: LoadedBinary, request: RunRequest, store: InputStore,
+    block: Block, crowd: Crowd,
+) -> RunReport:  # fmt: skip
+    """Run the plan once alone, then on fresh buffers beside a crowd, which is what is reported.
+
+    Raises:
+        CandidateTimeoutError: it does not end with few multiprocessors.
+        CandidateError: a launch is refused, or ends in a device error.
+    """
+    calm = run_plan(context, loaded, request, store, block).elapsed_s
+
+    def work(call: BoundCall) -> float:
+        started = time.perf_counter()
+        crowd.run(call, request.schedule, calm)
+        return time.perf_counter() - started
+
+    return _run_framed(context, loaded, request, store, block, work)
+
+
+def _run_framed(
+    context: CudaContext, loaded: LoadedBinary, request: RunRequest, store: InputStore,
+    block: Block, work: Callable[[BoundCall], float],
+) -> RunReport:  # fmt: skip
+    loaded.prepare(request.plan)
+    frame: RunFrame | ExactFrame
+    with context.faults("preparing the buffers"):
+        if request.bounds_checked:
+            frame = ExactFrame(context, request)
+        else:
+            frame = RunFrame(context, store, block, request)
+        # What is on its way now must not be found unfinished, nor its faults laid at a step's door.
+        context.sync()
+    try:
+        elapsed = work(loaded.bind(request.plan, frame.placed))
         with context.faults("inspecting the buffers"):
             damaged, modified = frame.inspect()
             frame.deliver()

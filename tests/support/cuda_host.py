@@ -110,7 +110,7 @@ class Host:
     """The device: memory, clock, kernels by symbol."""
 
     def __init__(self, memory=1 << 30):
-        self.memory, self.clock, self.lost = memory, 0.0, ""
+        self.memory, self.clock, self.lost, self.stuck = memory, 0.0, "", False
         self.blocks, self.kernels, self.graphs, self.launched = {}, dict(HELPERS), [], []
         self.core = SimpleNamespace(
             Device=lambda ordinal: self, LaunchConfig=lambda **k: SimpleNamespace(**k),
@@ -154,7 +154,8 @@ class Names:
 
 class Driver:
     CUfunction_attribute = Names()
-    CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2)
+    CUresult = SimpleNamespace(CUDA_ERROR_OUT_OF_MEMORY=2, CUDA_ERROR_NOT_READY=600)
+    CU_MEMHOSTALLOC_DEVICEMAP = 2
     CUdevice = int
 
     def __init__(self, host):
@@ -194,6 +195,17 @@ class Driver:
 
     def cuMemAllocHost(self, nbytes):
         return self.cuMemAlloc(nbytes)
+
+    def cuMemHostAlloc(self, nbytes, flags):
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemFreeHost(self, pointer):
+        return self.cuMemFree(pointer)
+
+    def cuStreamQuery(self, stream):
+        if self.host.lost:
+            return (_status(700, self.host.lost),)
+        return (_status(600, "CUDA_ERROR_NOT_READY") if self.host.stuck else _status(),)
 
     def cuCtxGetCurrent(self):
         return _status(), self
@@ -249,12 +261,19 @@ def _copy(config, to, start, count):
     ctypes.memmove(to, start, 16 * count.value)
 
 
+def _occupy(config, mail, limit):
+    # Its blocks come at once; they go when the host says so, which nobody waits for here.
+    view(mail.value, np.uint32, 1 + config.grid[0])[1:] = 1
+
+
 HELPERS = {
     "hash_regions": Kernel("hash_regions", _hash, (8, 8, 8), 3.0),
     "check_regions": Kernel("check_regions", _check, (8, 8, 8), 3.0),
     "sweep": Kernel("sweep", lambda *a: None, (8, 8, 8), 30.0),
     "delay": Kernel("delay", lambda *a: None, (4,), 30.0),
     "copy": Kernel("copy", _copy, (8, 8, 8), 10.0),
+    "poison_shared": Kernel("poison_shared", lambda *a: None, (4, 4), 2.0),
+    "occupy": Kernel("occupy", _occupy, (8, 8), 1.0),
     "nothing": Kernel("nothing", lambda *a: None, (), 0.5),
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 from kernelsearch.errors import (
     CandidateCrashedError,
+    CandidateTimeoutError,
     LaunchError,
     ResourceLimitError,
     WorkerError,
@@ -25,7 +26,7 @@ from kernelsearch.records import (
     WorkspaceSpec,
 )
 from kernelsearch.shm import SharedBlock
-from kernelsearch.targets import cuda_replicas, cuda_run, cuda_transfer
+from kernelsearch.targets import cuda_crowd, cuda_replicas, cuda_run, cuda_transfer
 from tests.support.cuda_host import Host, HostError, Kernel, binary, executable, view
 
 N = 1000
@@ -527,3 +528,73 @@ def test_the_probe_sees_memory_that_does_not_keep_what_is_written(gpu, host, mon
     monkeypatch.setattr(gpu._context, "broken", lambda regions: np.zeros(1, bool))
     with pytest.raises(WorkerError, match="does not read back"):
         gpu.probe()
+
+
+def test_exact_buffers_end_where_they_should(host, gpu, block):
+    specs = buffers(block, n=100)
+    key = load(gpu, "scale")
+    before = set(host.blocks)
+    sizes = []
+
+    def note(config, y, x, n, f):
+        sizes.extend(len(b) - 256 for p, b in host.blocks.items() if p not in before)
+        scale(config, y, x, n, f)
+
+    host.kernels["scale"].work = note
+    report = gpu.run(RunRequest(key, plan(n=100), specs, 0xFF, bounds_checked=True))
+    assert report.corrupted_guards == ()
+    assert sorted(sizes) == [400, 400]
+    np.testing.assert_array_equal(
+        block.array("float32", (100,), 32768), 2 * block.array("float32", (100,))
+    )
+    assert set(host.blocks) == before
+
+
+def test_shared_memory_is_poisoned_before_each_kernel(host, gpu, block):
+    key = load(gpu, "scale")
+    gpu.run(RunRequest(key, plan(), buffers(block), 0xFF))
+    names = [name for name, _ in host.launched]
+    assert names[names.index("scale") - 1] == "poison_shared"
+
+
+@pytest.mark.parametrize(("schedule", "held"), [("one_sm", 131), ("half_device", 66)])
+def test_a_crowd_holds_multiprocessors(host, gpu, block, schedule, held):
+    key = load(gpu, "scale")
+    gpu.run(RunRequest(key, plan(), buffers(block), 0xFF, schedule=schedule))
+    names = [name for name, _ in host.launched]
+    # Once alone, then beside the holders.
+    assert names.count("scale") == 2
+    assert names.index("occupy") > names.index("scale")
+    assert host.launched[names.index("occupy")][1].grid[0] == held
+    np.testing.assert_array_equal(
+        block.array("float32", (N,), 32768), 2 * block.array("float32", (N,))
+    )
+
+
+def test_a_kernel_that_does_not_end_beside_a_crowd(host, gpu, block, monkeypatch):
+    monkeypatch.setattr(cuda_crowd, "LEAST_LIMIT_S", 0.05)
+    monkeypatch.setattr(cuda_crowd, "LEAVE_LIMIT_S", 0.05)
+    key = load(gpu, "scale")
+    runs = []
+
+    def stick(config, *args):
+        runs.append(1)
+        host.stuck = len(runs) == 2
+
+    host.kernels["scale"].work = stick
+    with pytest.raises(CandidateTimeoutError, match="1 of 132 multiprocessors"):
+        gpu.run(RunRequest(key, plan(), buffers(block), 0xFF, schedule="one_sm"))
+
+
+def test_a_crowd_that_does_not_come(host, gpu, block, monkeypatch):
+    monkeypatch.setattr(cuda_crowd, "ARRIVAL_LIMIT_S", 0.05)
+    key = load(gpu, "scale")
+    monkeypatch.setattr(host.kernels["occupy"], "work", lambda *a: None)
+    with pytest.raises(WorkerError, match="only 0 of 66 multiprocessors"):
+        gpu.run(RunRequest(key, plan(), buffers(block), 0xFF, schedule="half_device"))
+
+
+def test_unknown_schedules(gpu, block):
+    key = load(gpu, "scale")
+    with pytest.raises(WorkerError, match="no schedule 'upside_down'"):
+        gpu.run(RunRequest(key, plan(), buffers(block), 0xFF, schedule="upside_down"))
