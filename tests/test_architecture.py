@@ -211,6 +211,21 @@ TABLE: dict[str, dict[str, str]] = {
         "bench": "cases errors evaluate measure operator records session sol variant vendor",
         "export": "",
         "export.bundle": "codec errors operator records variant",
+        "report": "",
+        "report.charts": ("report.collect report.importance report.svg report.words"),
+        "report.collect": (
+            "archive diagnoser diagnosis records report.exchanges result store study"
+        ),
+        "report.exchanges": "errors propose.answer records store",
+        "report.importance": "records report.collect",
+        "report.page": (
+            "errors report.charts report.collect report.exchanges report.importance "
+            "report.reproduce report.words resources"
+        ),
+        "report.reproduce": "report.collect",
+        "report.svg": "report.words",
+        "report.text": "report.collect report.reproduce report.words wire",
+        "report.words": "",
         "runtime": (
             "errors expressions operator protocols records result shm targets.cpu_call "
             "targets.cuda_call variant"
@@ -241,8 +256,8 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "cli.entry": (
             "cli.app cli.auditing cli.bundles cli.checking cli.console cli.doctor cli.explaining "
-            "cli.housekeeping cli.listing cli.proposals cli.repairing cli.scaffold cli.showing"
-            " cli.tuning errors"
+            "cli.housekeeping cli.listing cli.proposals cli.repairing cli.reporting cli.scaffold "
+            "cli.showing cli.tuning errors"
         ),
         "cli.explaining": (
             "classify cli.app cli.console cli.parsing cli.studies cli.trust diagnose diagnoser "
@@ -258,6 +273,9 @@ TABLE: dict[str, dict[str, str]] = {
             "propose.inbox propose.sections protocols records study"
         ),
         "cli.repairing": "cli.app cli.console cli.studies repair",
+        "cli.reporting": (
+            "cli.app cli.console cli.studies errors report.collect report.page report.text study"
+        ),
         "cli.results": "cli.console result",
         "cli.scaffold": "cli.app cli.console cli.trust errors resources",
         "cli.showing": (
@@ -287,10 +305,12 @@ HOMES: dict[str, str] = {
     "anthropic": "propose.llm",
     "cuda": "targets.cuda*",
     "cupy": "",
+    "jinja2": "report.page",
     "llvmlite": "targets.cpu*",
+    "matplotlib": "report.figures",
     "networkx": "archive",
     "numba": "targets.cpu*",
-    "optuna": "params store*",
+    "optuna": "params report.importance store*",
     "optuna_dashboard": "",
     "pynvml": "targets.cuda*",
     "rich": "cli*",

@@ -16,6 +16,7 @@ from kernelsearch.cli import (
     listing,
     proposals,
     repairing,
+    reporting,
     scaffold,
     showing,
     tuning,
@@ -24,8 +25,10 @@ from kernelsearch.cli.app import app
 from kernelsearch.cli.console import emit_json, errors, wants_json
 from kernelsearch.errors import KernelSearchError
 
-__all__ = ["auditing", "bundles", "checking", "doctor", "explaining", "housekeeping", "listing",
-           "main", "proposals", "repairing", "scaffold", "showing", "tuning"]  # fmt: skip
+__all__ = [
+    "auditing", "bundles", "checking", "doctor", "explaining", "housekeeping", "listing", "main",
+    "proposals", "repairing", "reporting", "scaffold", "showing", "tuning",
+]  # fmt: skip
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
