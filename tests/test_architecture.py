@@ -154,7 +154,7 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cuda_elf": "",
         "targets.cuda_inputs": "records shm targets.cuda_context targets.cuda_layout",
         "targets.cuda_layout": "",
-        "targets.cuda_load": "errors records shm targets.cuda_context",
+        "targets.cuda_load": "errors records shm targets.cuda_context targets.cuda_state",
         "targets.cuda_nvml": "",
         "targets.cuda_replicas": (
             "errors records targets.cuda_context targets.cuda_inputs targets.cuda_layout "
@@ -166,6 +166,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "targets.cuda_sanitize": "errors protocols records",
         "targets.cuda_source": "errors records targets.cuda_elf",
+        "targets.cuda_state": "errors targets.cuda_context targets.cuda_elf",
         "targets.cuda_time": (
             "errors measure records targets.cuda_context targets.cuda_layout targets.cuda_load "
             "targets.cuda_nvml targets.cuda_replicas"

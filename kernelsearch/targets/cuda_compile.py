@@ -21,6 +21,12 @@ from kernelsearch.targets.cuda_source import check_source, full_source, mutable_
 
 CACHE_BYTES = 2 << 30
 MAX_LOG = 8000
+# What the driver supplies and nothing can be kept in.
+_HARMLESS_FUNCTIONS = frozenset({"__assertfail", "vprintf"})
+_FOREIGN = {
+    "malloc": "the device's heap keeps its contents between calls (use a workspace)",
+    "free": "the device's heap keeps its contents between calls (use a workspace)",
+}
 _SHARED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
 
 
@@ -34,7 +40,7 @@ def compile_cuda(job: CompileJob, cache_folder: str | None = None) -> Binary:
     Raises:
         CompileError: evidence holds the compiler's ``log``, first errors first.
         ResourceLimitError: more static shared memory than the architecture has.
-        RejectedError: a forbidden construct, or a mutable global variable.
+        RejectedError: a forbidden construct, a mutable global variable, or the device's heap.
     """
     check_source(job.source)
     started = time.perf_counter()
@@ -57,11 +63,23 @@ def compile_cuda(job: CompileJob, cache_folder: str | None = None) -> Binary:
             f"{', '.join(mutable)}); use a workspace, or declare them const",
             {"rule": "module globals", "module_globals": mutable},
         )
+    _check_functions(cubin)
     return Binary(
         key=job.key, job=job, image=image, code_hash=cubin.code_hash(), symbols=symbols,
         facts=tuple(_facts(log, cubin, name, symbols[name]) for name in job.kernels),
         log=_trimmed(log), compile_s=time.perf_counter() - started,
     )  # fmt: skip
+
+
+def _check_functions(cubin: Cubin) -> None:
+    """Refuse what the driver would have to supply: a heap that outlives the call."""
+    for name in cubin.foreign_functions():
+        if name not in _HARMLESS_FUNCTIONS:
+            why = _FOREIGN.get(name, "a kernel brings all the code it needs")
+            raise RejectedError(
+                f"device code may not call {name}: {why}; remove the call",
+                {"rule": "device functions", "function": name},
+            )
 
 
 def nvrtc_version() -> str:

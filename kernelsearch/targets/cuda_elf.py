@@ -13,6 +13,9 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _SHT_SYMTAB = 2
 _SHT_NOBITS = 8
 _STT_OBJECT = 1
+_STT_FUNC = 2
+# Where a module's variables lie: in global memory, zeroed or with a value, and in constant memory.
+_HOMES = (".nv.global", ".nv.global.init", ".nv.constant3")
 # Attributes of a .nv.info section: every record is a format byte, an attribute byte and either two
 # bytes of value or a two-byte length and that many bytes.
 _FORMAT_SIZED = 4
@@ -32,11 +35,26 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class GlobalVariable:
-    """A variable in the module's global memory; ``initialized`` if the file holds its value."""
+    """A variable of the module's: where it lies, and whether the file holds its value.
+
+    Args:
+        name: as in the symbol table (mangled).
+        size: bytes.
+        initialized: false where it begins as zeros.
+        section: ``.nv.global``, ``.nv.global.init`` or ``.nv.constant3`` (``__constant__``).
+        offset: from the start of its section, bytes.
+    """
 
     name: str
     size: int
     initialized: bool
+    section: str = ".nv.global"
+    offset: int = 0
+
+    @property
+    def constant(self) -> bool:
+        """Whether it lies in constant memory (which a kernel can write to all the same)."""
+        return self.section == ".nv.constant3"
 
 
 class Cubin:
@@ -57,21 +75,41 @@ class Cubin:
     def section(self, name: str) -> Section | None:
         return next((s for s in self.sections if s.name == name), None)
 
-    def global_variables(self) -> list[GlobalVariable]:
-        """Return the variables in global memory, in the order of the symbol table."""
+    def _symbols(self) -> Iterator[tuple[str, int, int, int, int]]:
+        """Yield name, type, section index, value and size of every symbol."""
         table = next((s for s in self.sections if s.kind == _SHT_SYMTAB), None)
         if table is None:
-            return []
+            return
         names = self.sections[table.link].data
-        found = []
         for fields in _SYMBOL.iter_unpack(table.data[: len(table.data) // 24 * 24]):
-            name_at, info, _, index, _, size = fields
-            if info & 0xF != _STT_OBJECT or index >= len(self.sections):
+            name_at, info, _, index, value, size = fields
+            yield _text(names, name_at), info & 0xF, index, value, size
+
+    def variables(self) -> list[GlobalVariable]:
+        """Return the module's variables, ``__constant__`` ones too, as the symbol table has them.
+
+        They outlive a launch, and a kernel can write to each of them, const or not.
+        """
+        found = []
+        for name, kind, index, value, size in self._symbols():
+            if kind != _STT_OBJECT or not 0 < index < len(self.sections):
                 continue
             home = self.sections[index].name
-            if home in (".nv.global", ".nv.global.init"):
-                found.append(GlobalVariable(_text(names, name_at), size, home == ".nv.global.init"))
+            if home in _HOMES:
+                found.append(GlobalVariable(name, size, home != ".nv.global", home, value))
         return found
+
+    def global_variables(self) -> list[GlobalVariable]:
+        """Return the variables in global memory, in the order of the symbol table."""
+        return [v for v in self.variables() if not v.constant]
+
+    def foreign_functions(self) -> list[str]:
+        """Return the functions that the driver would have to supply (``malloc``, ``vprintf``)."""
+        return [
+            name
+            for name, kind, index, _, _ in self._symbols()
+            if kind == _STT_FUNC and index == 0 and name
+        ]
 
     def parameter_sizes(self, symbol: str) -> tuple[int, ...] | None:
         """Return the size in bytes of each parameter of a kernel, or None if it is not said."""

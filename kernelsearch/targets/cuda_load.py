@@ -20,6 +20,7 @@ from kernelsearch.records import (
 )
 from kernelsearch.shm import numpy_dtype
 from kernelsearch.targets.cuda_context import CudaContext
+from kernelsearch.targets.cuda_state import ModuleState
 
 WORKSPACE_SHARE = 0.25
 _CTYPES: dict[str, Any] = {
@@ -85,6 +86,7 @@ class LoadedBinary:
                 name: tuple(int(p.size) for p in kernel.arguments_info)
                 for name, kernel in self._kernels.items()
             }
+            self.state = ModuleState(context, binary.image, self._module.handle)
 
     def _kernel(self, name: str) -> Any:
         if name not in self._kernels:

@@ -182,6 +182,7 @@ def run_plan(
     allocation of its own, which is what compute-sanitizer looks at.
 
     Raises:
+        CheatedError: the module's own variables were written to.
         CandidateError: a launch is refused, or ends in a device error.
     """
 
@@ -234,6 +235,7 @@ def _run_framed(
     try:
         elapsed = work(loaded.bind(request.plan, frame.placed))
         with context.faults("inspecting the buffers"):
+            loaded.state.check("in a verified run")
             damaged, modified = frame.inspect()
             frame.deliver()
     finally:

@@ -49,7 +49,8 @@ _MANGLED_LIBRARY = re.compile(
     r"_ZN?K?(?:[SL])?(?:4cuda|3cub|18cooperative_groups|6nvcuda|2nv|3std|St)"
 )
 _COMPILER_MADE = re.compile(
-    r"^__cudart_|\$str|__unnamed_|\.str|_ZT[VIS]|__func__|__FUNCTION__|__PRETTY_FUNC"
+    r"__cudart_\w*|\$str(?:\$\d+)?|__unnamed_\d+|(?:[$\w]*\$)?\.str(?:[.$]\d+)*|_ZT[VIS]\w+"
+    r"|_ZZ\w+(?:8__func__|12__FUNCTION__|19__PRETTY_FUNCTION__)(?:_\d+)?"
 )
 
 
@@ -157,19 +158,36 @@ def mutable_globals(variables: Iterable[GlobalVariable], source: str) -> list[st
 
     A cubin does not say which of its globals are constant, so the declaration is looked up. Names
     that come from the CUDA headers (their constants stay in the binary, used or not) and those the
-    compiler makes (string literals) are no state of the candidate's.
+    compiler makes (string literals) are no state of the candidate's. This is for a clear sentence
+    early; that nothing is written to any of them is seen when the kernel runs (``LoadedBinary``).
     """
     code = without_comments(re.sub(r"\\[ \t]*\r?\n", "", source), keep_strings=False)
+    words = set(_WORD.findall(code))
     found = []
     for variable in variables:
-        if _MANGLED_LIBRARY.match(_without_unit(variable.name)) or _COMPILER_MADE.search(
-            variable.name
+        # A symbol that the source spells out is the source's own, whatever it looks like.
+        if variable.name not in words and (
+            _MANGLED_LIBRARY.match(_without_unit(variable.name))
+            or _COMPILER_MADE.fullmatch(variable.name)
         ):
             continue
         short = _last_name(variable.name)
-        if not any(_is_constant(text) for text in _declarations(code, short)):
+        declarations = list(_declarations(code, short))
+        if any(_is_variable(text) for text in declarations) or not any(
+            _is_constant(text) for text in declarations
+        ):
             found.append(short)
     return found
+
+
+def _is_variable(text: str) -> bool:
+    """Return whether a declaration makes a variable of the module's that is not constant."""
+    if "(" in text:  # a parameter, or what an expression mentions
+        return False
+    head = re.split(r"[=\[]", text, maxsplit=1)[0]
+    return bool(re.search(r"\b(?:__device__|__managed__|static)\b", head)) and not _is_constant(
+        text
+    )
 
 
 def _without_unit(symbol: str) -> str:
@@ -202,6 +220,13 @@ def _last_name(symbol: str) -> str:
 
 def _declarations(code: str, name: str) -> Iterator[str]:
     """Yield the statement that leads to each mention of ``name``."""
+    bare = code
+    while True:  # values between braces end no statement; the innermost go first
+        fewer = re.sub(r"(=\s*|,\s*|\{\s*)\{[^{};]*\}", r"\1", bare)
+        if fewer == bare:
+            break
+        bare = fewer
+    code = bare
     for match in re.finditer(rf"\b{re.escape(name)}\b", code):
         begin = max(code.rfind(c, 0, match.start()) for c in ";{}")
         yield code[begin + 1 : match.start()]
@@ -209,4 +234,7 @@ def _declarations(code: str, name: str) -> Iterator[str]:
 
 def _is_constant(text: str) -> bool:
     head = re.split(r"[=(\[]", text, maxsplit=1)[0]
-    return bool(re.search(r"\b(?:const|constexpr|__constant__)\b", head))
+    # ``float (*const table[2])(float)``: it is the table that is constant.
+    return bool(re.search(r"\b(?:const|constexpr|__constant__)\b", head)) or bool(
+        re.search(r"\bconst\s*$", text)
+    )

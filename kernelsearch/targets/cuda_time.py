@@ -223,6 +223,8 @@ class TimedRequest:
                 launch(context, player.call(0))
                 context.stream.record(self._events[1])
                 self._events[1].sync()
+                # After single calls: what is put back by the end of a replay shows here.
+                self._check_state(player)
         return 1000.0 * float(self._events[1] - self._events[0])
 
     # --- batches ----------------------------------------------------------------------------
@@ -263,12 +265,18 @@ class TimedRequest:
                 context.stream.record(end)
                 end.sync()
                 total += 1000.0 * float(end - start)
+            self._check_state(player)
             if who == 0:
                 self._batches += 1
                 for index, at in self._capture_at.items():
                     if index not in self._captured and (index == capture or at <= self._batches):
                         self._capture(index)
         return total * calls / (replays * count)
+
+    def _check_state(self, player: _Player) -> None:
+        """Raise if the candidate wrote to its module's variables (the incumbent was judged)."""
+        if player is self._players[0]:
+            player.loaded.state.check("in a timed call")
 
     def _capture(self, index: int) -> None:
         """Copy the outputs of a random call of the replay that has just been timed."""
@@ -292,4 +300,5 @@ class TimedRequest:
                 launch(context, call)
                 context.sync()
                 times.append(1e6 * (time.perf_counter() - started))
+                self._check_state(player)
         return sorted(times)[END_TO_END_CALLS // 2]

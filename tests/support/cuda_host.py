@@ -115,10 +115,14 @@ class Host:
         self.core = SimpleNamespace(
             Device=lambda ordinal: self, LaunchConfig=lambda **k: SimpleNamespace(**k),
             ObjectCode=SimpleNamespace(
-                from_cubin=lambda image, name: SimpleNamespace(get_kernel=self.kernels.__getitem__)
+                from_cubin=lambda image, name: SimpleNamespace(
+                    get_kernel=self.kernels.__getitem__, handle=image
+                )
             ),
             launch=self.launch,
         )  # fmt: skip
+        # Variables of modules: address and size by name.
+        self.globals = {}
         self.driver = Driver(self)
         self.device_id, self.pci_bus_id = 0, "0000:ff:ff.0"
 
@@ -216,6 +220,11 @@ class Driver:
     def cuCtxSynchronize(self):
         return (_status(700, self.host.lost) if self.host.lost else _status(),)
 
+    def cuLibraryGetGlobal(self, library, name):
+        if name not in self.host.globals:
+            return _status(500, "CUDA_ERROR_NOT_FOUND"), 0, 0
+        return _status(), *self.host.globals[name]
+
     def cuCtxResetPersistingL2Cache(self):
         return (_status(),)
 
@@ -298,7 +307,7 @@ def _no_monitor(self, pci_bus_id):
     self.missing = "there is no NVML here"
 
 
-def binary(*kernels: str, arch: str = "sm_90a") -> Binary:
+def binary(*kernels: str, arch: str = "sm_90a", image: bytes = b"") -> Binary:
     """Return a binary that names kernels of the host device."""
     job = CompileJob("cuda", " ".join(kernels), kernels, arch)
-    return Binary(job.key, job, b"", "hash", {k: k for k in kernels})
+    return Binary(job.key, job, image, "hash", {k: k for k in kernels})

@@ -244,3 +244,20 @@ def test_device_tables():
 def test_damaged_cubin(image):
     with pytest.raises(ValueError, match="ELF"):
         Cubin(image)
+
+
+@pytest.mark.parametrize("body", ["int* p = (int*)malloc(16); y[0] = p[0]; free(p);",
+                                  "int* p = new int[4]; y[0] = p[0]; p[0] = 3;"])  # fmt: skip
+def test_the_heap_of_the_device_is_refused(body):
+    with pytest.raises(RejectedError, match="heap keeps its contents"):
+        compile_cuda(job(f"__global__ void k(float* y) {{ {body} }}"))
+
+
+def test_variables_are_found_in_the_binary():
+    source = """
+    __constant__ float t[4] = {1, 2, 3, 4};
+    __device__ const int kept[2] = {5, 6};
+    __global__ void k(float* y, int i) { y[0] = t[i] + kept[i]; }"""
+    found = {v.name: v for v in Cubin(compile_cuda(job(source)).image).variables()}
+    assert (found["t"].section, found["t"].size, found["t"].constant) == (".nv.constant3", 16, True)
+    assert (found["kept"].section, found["kept"].size) == (".nv.global.init", 8)

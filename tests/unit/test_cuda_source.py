@@ -102,6 +102,16 @@ def test_source_keeps_its_own_lines():
         ("$str", "", False),
         ("counter", "// const int counter\n__device__ int counter;", True),
         ("counter", "__device__ int a = (const int)counter;", True),
+        ("seen", "__device__ int seen; __device__ void f() { const int seen = 3; }", True),
+        ("seen", "__device__ void f(const int seen); __device__ int seen;", True),
+        ("kBk", "constexpr int kBk = 4; __device__ float f(int kBk) { return kBk; }", False),
+        ("t", "__device__ const float u[2] = {1, 2}, t[2][2] = {{3, 4}, {5, 6}};", False),
+        ("table", "__device__ float (*const table[2])(float) = {a, b};", False),
+        ("_ZN4cudaX", 'extern "C" { __device__ int _ZN4cudaX; }', True),
+        ("_ZTVmine", 'extern "C" { __device__ int _ZTVmine; }', True),
+        ("my__func__", "__device__ int my__func__;", True),
+        ("_ZZ1kPfE8__func__", "__global__ void k(float* y) { y[0] = __func__[0]; }", False),
+        ("$str$2", "", False),
     ],
 )  # fmt: skip
 def test_mutable_globals(symbol, source, mutable):
