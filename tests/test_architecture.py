@@ -221,11 +221,12 @@ TABLE: dict[str, dict[str, str]] = {
         "report.importance": "records report.collect",
         "report.page": (
             "errors report.charts report.collect report.exchanges report.importance "
-            "report.reproduce report.words resources"
+            "report.reproduce report.tree report.words resources"
         ),
         "report.reproduce": "report.collect",
         "report.svg": "report.words",
         "report.text": "report.collect report.reproduce report.words wire",
+        "report.tree": "report.charts report.collect report.svg report.words",
         "report.words": "",
         "runtime": (
             "errors expressions operator protocols records result shm targets.cpu_call "

@@ -15,6 +15,11 @@ By = Literal["evaluations", "time", "money"]
 SHADES = 9
 # Where the greatest is so many times the least, a logarithmic scale shows more.
 LOG_FROM = 4.0
+# From so many dots on they are drawn smaller.
+MANY = 30
+# Room that a word below an axis wants, and that a letter takes.
+LABEL_PX, LETTER_PX = 60.0, 6.5
+NARROW = 500.0
 UNITS: dict[By, str] = {"evaluations": "evaluations", "time": "running time, seconds",
          "money": "spent on models, US dollars"}  # fmt: skip
 
@@ -66,7 +71,7 @@ def best_so_far(report: Report, by: By, width: float) -> str:
                 duration(row.elapsed_s)
             )
             chart.mark(x(reaches(row, by)), y(row.speedup), title, "node hit",
-                       variant=row.variant)  # fmt: skip
+                       variant=row.variant, radius=3.0 if len(steps) > MANY else 4.5)  # fmt: skip
     return chart.svg(f"Best speed-up so far against {UNITS[by]}")
 
 
@@ -110,7 +115,13 @@ def roofline(report: Report, width: float) -> str:
                 (x(x.high), y(arithmetic))], "roof")  # fmt: skip
     chart.text(x(x.high) - 4, y(arithmetic) - 6, f"{number(arithmetic)} operations a second",
                "tick end")  # fmt: skip
-    chart.text(chart.left + 8, 24, f"memory: {number(bandwidth)} bytes a second", "tick start")
+    # One line lower where both would not fit beside each other.
+    chart.text(
+        chart.left + 8,
+        24 if width > NARROW else 42,
+        f"memory: {number(bandwidth)} bytes a second",
+        "tick start",
+    )
     for workload in rows:
         at = x(_intensity(workload) or 1.0)
         for variant in report.elites:
@@ -154,7 +165,7 @@ def winners_way(report: Report, width: float) -> str:
         chart.line([(chart.left, y(value)), (chart.across[1], y(value))], "grid")
         chart.text(chart.left - 6, y(value) + 4, percent(value), "tick end")
     chart.line([(chart.left, y(1.0)), (chart.across[1], y(1.0))], "roof")
-    chart.text(chart.across[1] - 4, y(1.0) - 5, "speed of light", "tick end")
+    chart.text(chart.left + 4, y(1.0) + 15, "speed of light", "tick start")
     for key, light in lights.items():
         points = []
         for place, index in enumerate(report.path):
@@ -167,12 +178,17 @@ def winners_way(report: Report, width: float) -> str:
             kind = "node winner" if variant.number == report.winner else "node hit"
             title = f"{variant.name} on {key}: {percent(share)} of speed of light"
             chart.mark(a, b, title, kind, variant=variant.number)
-    room = max(4, int((chart.across[1] - chart.left) / count / 6.5))
-    for place, index in enumerate(report.path):
-        variant = report.variants[index]
+    each = (chart.across[1] - chart.left) / count
+    every = math.ceil(2 * LABEL_PX / each) if each < LABEL_PX else 1
+    room = int(2 * every * each / LETTER_PX) - 1
+    for place in range(count - 1, -1, -every):
+        variant = report.variants[report.path[place]]
         words = plain(variant.mutation or variant.name)
         cut = words if len(words) <= room else words[: room - 1] + "…"
-        chart.text(x(place), low + 16 + 14 * (place % 2), cut, "tick middle")
+        end = "end" if place == count - 1 and len(cut) * LETTER_PX > each else "middle"
+        edge = chart.across[1] if end == "end" else x(place)
+        row = (count - 1 - place) // every % 2
+        chart.text(edge, low + 16 + 14 * row, cut, f"tick {end}")
     chart.text((chart.left + chart.across[1]) / 2, chart.height - 6, "from the start to the winner",
                "label middle")  # fmt: skip
     return chart.svg("The way from the first ancestor to the winner, as part of speed of light")
@@ -191,7 +207,7 @@ def migration(report: Report, width: float) -> str:
     total = sum(m.count for m in rows)
     gap = 26.0
     most = max(len(before), len(after))
-    unit = max(1.5, min(14.0, 220.0 / total))
+    unit = min(14.0, 180.0 / total)
     chart = Chart(width, 34 + most * gap + total * unit, left=0, right=0)
     side = min(170.0, width * 0.33)
     ends = []
@@ -249,52 +265,3 @@ def param_slice(one: Slice, width: float) -> str:
         chart.text(x(place), low + 17, str(choice)[:9], "tick middle")
     chart.text((chart.left + chart.across[1]) / 2, chart.height - 4, one.name, "label middle")
     return chart.svg(f"Speed-up over {one.name}")
-
-
-def tree(report: Report) -> str:
-    """Draw the lineage: a row a variant, children below their parents, the best first."""
-    children: dict[int | None, list[VariantRow]] = {}
-    for variant in report.variants:
-        children.setdefault(variant.parent, []).append(variant)
-    reach: dict[int, float] = {}
-    for variant in reversed(report.variants):
-        own = variant.speedup or 0.0
-        below = (reach.get(c.number, 0.0) for c in children.get(variant.number, ()))
-        reach[variant.number] = max((own, *below))
-    rows: list[VariantRow] = []
-    waiting = _ranked(children.get(None, []), reach)[::-1]
-    while waiting:
-        variant = waiting.pop()
-        rows.append(variant)
-        waiting += _ranked(children.get(variant.number, []), reach)[::-1]
-    pitch, indent = 22.0, 20.0
-    deepest = max((v.depth for v in rows), default=0)
-    chart = Chart(deepest * indent + 300, len(rows) * pitch + 8)
-    places = {v.number: (12 + v.depth * indent, 14 + i * pitch) for i, v in enumerate(rows)}
-    on_way = set(report.path)
-    for variant in rows:
-        if variant.parent is None:
-            continue
-        (a, b), (c, d) = places[variant.parent], places[variant.number]
-        kind = "branch way" if variant.number in on_way else "branch"
-        chart.line([(a, b), (a, d), (c, d)], kind)
-    for variant in rows:
-        _tree_node(chart, variant, places[variant.number], report)
-    return chart.svg("Lineage of the variants", "tree")
-
-
-def _ranked(rows: Sequence[VariantRow], reach: dict[int, float]) -> list[VariantRow]:
-    return sorted(rows, key=lambda v: (-reach.get(v.number, 0.0), v.number))
-
-
-def _tree_node(chart: Chart, variant: VariantRow, place: tuple[float, float], report: Report
-               ) -> None:  # fmt: skip
-    x, y = place
-    step = shade(variant.speedup, report)
-    words = plain(variant.mutation or variant.name)
-    state = plain(variant.status) if variant.speedup is None else speedup(variant.speedup)
-    winner = variant.number == report.winner
-    kind = "bad" if step is None else f"c{step}"
-    title = f"{variant.name}: {state}"
-    chart.item(x, y, title, f"leaf {kind}{' winner' if winner else ''}", variant.number,
-               variant.depth + 1, f"{words}  {state}{'  (winner)' if winner else ''}")  # fmt: skip

@@ -19,6 +19,7 @@ from kernelsearch.report.collect import Report, VariantRow
 from kernelsearch.report.exchanges import Exchange
 from kernelsearch.report.importance import parameters
 from kernelsearch.report.reproduce import commands
+from kernelsearch.report.tree import tree
 from kernelsearch.resources import resource_folder
 
 if TYPE_CHECKING:
@@ -59,13 +60,15 @@ def page(report: Report) -> str:
         roofline=drawn(partial(charts.roofline, report)),
         way=drawn(partial(charts.winners_way, report)),
         migration=drawn(partial(charts.migration, report)),
-        tree=Markup(charts.tree(report)), shades=range(charts.SHADES),
+        tree=Markup(tree(report)), shades=range(charts.SHADES),
         shade_range=charts.shade_range(report), limits=charts.rates(report),
         parameters=[
             (one, [(s, drawn(partial(_slice, s))) for s in one.slices])
             for one in parameters(report)
         ],
         commands=commands(report),
+        ranked=sorted(report.variants, key=lambda v: (-(v.speedup or 0.0), v.number)),
+        steps=[report.evaluations[n] for n in report.incumbents],
         winner=report.variants[report.winner] if report.winner is not None else None,
         json=partial(json.dumps, indent=1, default=str),
     )  # fmt: skip
@@ -86,6 +89,7 @@ def _environment() -> Environment:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["clean"] = words.clean
+    environment.filters["short"] = words.short
     return environment
 
 

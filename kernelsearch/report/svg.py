@@ -14,7 +14,7 @@ from html import escape as escape_markup
 from kernelsearch.report.words import clean
 
 Point = tuple[float, float]
-FORMAT_FROM = 1e4
+THOUSANDS_FROM = 1e4
 
 
 def escape(text: str, quote: bool = False) -> str:
@@ -96,13 +96,14 @@ def _log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Return a number for an axis: short, with thousands as k, M and G."""
+    """Return a number for an axis: short, with thousands as k, M, G and T."""
     if value == 0:
         return "0"
     size = abs(value)
-    for limit, sign in ((1e9, "G"), (1e6, "M"), (FORMAT_FROM, "k")):
+    for limit, scale, sign in (
+        (1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (THOUSANDS_FROM, 1e3, "k"),
+    ):  # fmt: skip
         if size >= limit:
-            scale = {"G": 1e9, "M": 1e6, "k": 1e3}[sign]
             return f"{value / scale:.3g}{sign}"
     return f"{value:.0f}" if size >= 1000 else f"{value:.3g}"
 

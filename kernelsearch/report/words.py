@@ -78,3 +78,11 @@ def moment(seconds: float) -> str:
 def plain(name: str) -> str:
     """Return an identifier as words."""
     return name.replace("_", " ")
+
+
+def short(name: str) -> str:
+    """Return a variant's name with the middle of a long line of changes left out."""
+    parts = clean(name).split("+")
+    shown = parts if len(parts) <= 4 else [parts[0], "…", *parts[-2:]]
+    text = "+".join(shown)
+    return text if len(text) <= 60 else f"{text[:24]}…{text[-35:]}"

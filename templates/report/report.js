@@ -189,7 +189,6 @@
   const items = Array.from(document.querySelectorAll('svg.tree a[role="treeitem"]'));
   const forest = document.querySelector(".forest");
   const number = (item) => Number(item.id.slice(1));
-  const level = (item) => Number(item.getAttribute("aria-level"));
   const mark = (chosenNumber) => {
     for (const item of items) {
       const on = number(item) === chosenNumber;
@@ -198,6 +197,8 @@
       if (on) {
         const row = item.getBoundingClientRect(), box = forest.getBoundingClientRect();
         if (row.top < box.top || row.bottom > box.bottom) forest.scrollTop += row.top - box.top - box.height / 2;
+        const left = item.querySelector("circle").getBoundingClientRect().left - box.left;
+        if (left < 0 || left > 0.7 * box.width) forest.scrollLeft += left - 40;
       }
     }
   };
@@ -207,13 +208,11 @@
     item.focus();
   };
   items.forEach((item, place) => item.addEventListener("keydown", (event) => {
-    const steps = {ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: items.length - 1, ArrowRight: place + 1};
+    const steps = {ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: items.length - 1};
     let next = steps[event.key];
-    if (event.key === "ArrowRight" && (!items[place + 1] || level(items[place + 1]) <= level(item))) next = place;
-    if (event.key === "ArrowLeft") {
-      next = place;
-      while (next > 0 && level(items[next]) >= level(item)) next--;
-    }
+    if (event.key === "ArrowRight") next = items.findIndex((other) => data.variants[number(other)].parent === number(item));
+    if (event.key === "ArrowLeft") next = items.findIndex((other) => number(other) === data.variants[number(item)].parent);
+    if (next === -1) next = place;
     if (event.key === " ") item.click();
     if (next !== undefined) focus(next);
     if (next !== undefined || event.key === " ") event.preventDefault();

@@ -27,6 +27,8 @@ DEVICE = {
 }  # fmt: skip
 WORKLOADS = tuple(Workload({"rows": r, "cols": c}) for r, c in ((4096, 4096), (8192, 1024)))
 LIGHT_US = {WORKLOADS[0].key: 40.0, WORKLOADS[1].key: 20.0}
+# Times of the baseline over the speed of light.
+LIMIT = 20.0
 MUTATIONS = ("vector_loads", "two_rows_a_block", "unroll", "shared_staging", "warp_shuffle",
              "fewer_barriers", "persistent_blocks")  # fmt: skip
 LABELS = (("dram", "memory-bandwidth"), ("barrier", "memory-latency"), ("issue", "compute"))
@@ -131,7 +133,9 @@ def _variant(
         predicted_gain=round(rng.uniform(1.02, 1.6), 2), created=now,
         second_parent=known[0].hash if number % 11 == 0 else "",
     )  # fmt: skip
-    return record, levels[parent.hash] * rng.uniform(0.8, 1.25)
+    # The nearer to the speed of light, the rarer a gain; nothing passes it.
+    left = 1.0 - levels[parent.hash] / LIMIT
+    return record, min(levels[parent.hash] * rng.uniform(0.75, 1.0 + 0.5 * left), 0.95 * LIMIT)
 
 
 def _evaluation(
@@ -156,7 +160,7 @@ def _right(
     record: VariantRecord, params: dict[str, int], scale: float, when: float, key: str
 ) -> Evaluation:
     timings = tuple(
-        Timing(w.key, tuple(LIGHT_US[w.key] * 20 / scale * f for f in (1.0, 0.99, 1.01)),
+        Timing(w.key, tuple(LIGHT_US[w.key] * LIMIT / scale * f for f in (1.0, 0.99, 1.01)),
                sol_us=LIGHT_US[w.key], floor_us=LIGHT_US[w.key] * 0.85)
         for w in WORKLOADS
     )  # fmt: skip

@@ -21,6 +21,7 @@ from kernelsearch.report.importance import parameters
 from kernelsearch.report.page import TEXT_BYTES, page
 from kernelsearch.report.reproduce import commands, tune_command
 from kernelsearch.report.text import as_csv, as_json, as_markdown
+from kernelsearch.report.tree import tree
 from kernelsearch.study import StoredStudy
 from tests.support.synthetic_study import Made, make_study
 
@@ -269,7 +270,7 @@ def test_a_chart_stays_inside_its_frame(report: Report) -> None:
 
 
 def test_the_tree_has_a_row_for_each_variant_below_its_parent(report: Report) -> None:
-    drawing = charts.tree(report)
+    drawing = tree(report)
     places = {
         int(n): float(y)
         for n, y in re.findall(r'id="t(\d+)".*?cy="([^"]+)"', drawing, re.DOTALL)
@@ -279,6 +280,17 @@ def test_the_tree_has_a_row_for_each_variant_below_its_parent(report: Report) ->
     for variant in report.variants:
         if variant.parent is not None:
             assert places[variant.parent] < places[variant.number]
+
+
+def test_a_long_line_of_descent_needs_one_column(report: Report) -> None:
+    drawing = tree(report)
+    column = {
+        int(n): float(x)
+        for n, x in re.findall(r'id="t(\d+)".*?cx="([^"]+)"', drawing, re.DOTALL)
+    }  # fmt: skip
+    assert len({column[n] for n in report.path}) == 1
+    widest = max(column.values())
+    assert widest <= 12 + 20 * len(report.variants)
 
 
 def test_the_fastest_has_the_strongest_colour(report: Report) -> None:
@@ -380,6 +392,7 @@ def test_every_command_exists_with_its_options(report: Report) -> None:
     (words.microseconds(2.5e6), "2.5 s"), (words.duration(59.0), "59 s"),
     (words.duration(3725.0), "1 h 02 min"), (words.duration(125.0), "2 min 05 s"),
     (words.dollars(0.0), "0.00 USD"), (words.dollars(0.0123), "0.0123 USD"),
+    (words.short("a+b"), "a+b"), (words.short("a+b+c+d+e"), "a+…+d+e"),
     (words.quantity(3.35e12, "B/s"), "3.35 TB/s"), (words.moment(0.0), "-"),
 ])  # fmt: skip
 def test_numbers_are_written_for_people(value: str, text: str) -> None:
