@@ -62,6 +62,12 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows."""
+        from kernelsearch.report.notebook import result_html
+
+        return result_html(self)
+
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Result:
         """Read what ``to_json`` wrote.

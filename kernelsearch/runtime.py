@@ -230,6 +230,10 @@ class TunedKernel:
 
         return empty_like(values[self.operator.inputs[0].name], shape, dtype)
 
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows: the result."""
+        return self.result._repr_html_()
+
     # --- choice ------------------------------------------------------------------------------
 
     def _plan(

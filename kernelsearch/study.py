@@ -375,6 +375,12 @@ class Study:
         """Return the last confirmed result, None if there is none yet."""
         return stored_result(self.ledger)
 
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows."""
+        from kernelsearch.report.notebook import study_html
+
+        return study_html(self)
+
     def best_us(self) -> float | None:
         """Return the geometric mean of the best candidate's times, microseconds."""
         best = self.archive.best()
@@ -417,6 +423,12 @@ class StoredStudy:
         """Return a variant, parsed."""
         record = self.archive.variant(hash_)
         return parse_variant(record.source, record.language, record.name)
+
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows."""
+        from kernelsearch.report.notebook import study_html
+
+        return study_html(self)
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from kernelsearch.cli.console import emit_json, out
 from kernelsearch.cli.studies import find_study
 from kernelsearch.errors import ArgumentError, StorageError, UnknownNameError
 from kernelsearch.report.collect import Report, collect
+from kernelsearch.report.figures import write_figures
 from kernelsearch.report.page import page
 from kernelsearch.report.text import as_csv, as_json, as_markdown
 from kernelsearch.study import StoredStudy
@@ -33,6 +34,8 @@ def report(
         "-o", "--output", help="File to write; '-' prints it. Default: report.html.")] = None,
     format_: Annotated[str | None, typer.Option(
         "--format", help="html, md, json or csv. Default: what the file's name ends with.")] = None,
+    figures: Annotated[Path | None, typer.Option(
+        help="Write the figures as PNG and SVG into this folder, and no report.")] = None,
     json_: JsonFlag = False,
 ) -> None:  # fmt: skip
     """Write a report of a study: one page that opens without a network, or text or tables.
@@ -41,6 +44,11 @@ def report(
 
         kernelsearch report rms_norm-cpu -o report.html
     """
+    if figures is not None:
+        if output is not None or format_ is not None:
+            raise ArgumentError("--figures excludes -o and --format: run the command twice")
+        _figures(study, figures, json_)
+        return
     kind, path = _where(output, format_)
     with StoredStudy(find_study(study)) as stored:
         found = collect(stored)
@@ -57,6 +65,19 @@ def report(
     out.print(f"wrote {path} ({path.stat().st_size / 1024:.0f} KiB)", markup=False, highlight=False)
     if kind == "html":
         out.print(f"open  {path.absolute().as_uri()}", markup=False, highlight=False)
+
+
+def _figures(study: str, folder: Path, json_: bool) -> None:
+    with StoredStudy(find_study(study)) as stored:
+        found = collect(stored)
+    written = write_figures(found, folder)
+    if json_:
+        emit_json({"figures": [str(p.absolute()) for p in written]})
+        return
+    if not written:
+        out.print("the study has nothing to draw yet: no candidate is right", highlight=False)
+    for path in written:
+        out.print(f"wrote {path}", markup=False, highlight=False)
 
 
 def _where(output: Path | None, format_: str | None) -> tuple[str, Path]:

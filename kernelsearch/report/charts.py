@@ -88,25 +88,26 @@ def rates(report: Report) -> tuple[float, float] | None:
     return float(bandwidth) * 1e9, float(arithmetic) * 1e12
 
 
-def _intensity(row: WorkloadRow) -> float | None:
+def intensity(row: WorkloadRow) -> float | None:
+    """Return the operations of a workload for each byte of compulsory traffic."""
     return row.flops / row.bytes if row.flops and row.bytes else None
 
 
 def roofline(report: Report, width: float) -> str:
     """Draw the roof of the device, every elite on each workload, and the way of the winner."""
     limits = rates(report)
-    rows = [w for w in report.workloads if _intensity(w)]
+    rows = [w for w in report.workloads if intensity(w)]
     if limits is None or not rows or report.winner is None:
         return ""
     bandwidth, arithmetic = limits
     shown = [*report.elites, *(report.variants[n] for n in report.path)]
-    reached = [_rate(w, v) for w in rows for v in shown]
+    reached = [rate(w, v) for w in rows for v in shown]
     heights = [r for r in reached if r]
     if not heights:
         return ""
     chart = Chart(width, 320, left=58)
     ridge = arithmetic / bandwidth
-    intensities = [i for w in rows if (i := _intensity(w))]
+    intensities = [i for w in rows if (i := intensity(w))]
     x = spread([*intensities, ridge / 2, ridge * 3], *chart.across, log=True)
     tops = [min(arithmetic, bandwidth * i) for i in (*intensities, ridge)]
     y = spread([*heights, *tops], *chart.upward, log=True)
@@ -123,30 +124,31 @@ def roofline(report: Report, width: float) -> str:
         "tick start",
     )
     for workload in rows:
-        at = x(_intensity(workload) or 1.0)
+        at = x(intensity(workload) or 1.0)
         for variant in report.elites:
-            if rate := _rate(workload, variant):
-                chart.mark(at, y(rate), _roof_title(workload, variant, rate), "elite",
+            if got := rate(workload, variant):
+                chart.mark(at, y(got), _roof_title(workload, variant, got), "elite",
                            variant=variant.number, radius=3.5)  # fmt: skip
-        way = [(v, r) for n in report.path if (r := _rate(workload, v := report.variants[n]))]
+        way = [(v, r) for n in report.path if (r := rate(workload, v := report.variants[n]))]
         chart.line([(at, y(r)) for _, r in way], "way")
-        for variant, rate in way:
+        for variant, height in way:
             kind = "node winner" if variant.number == report.winner else "node hit"
-            chart.mark(at, y(rate), _roof_title(workload, variant, rate), kind,
+            chart.mark(at, y(height), _roof_title(workload, variant, height), kind,
                        variant=variant.number)  # fmt: skip
     return chart.svg("Roofline: operations a second of the elites under the limits of the device")
 
 
-def _rate(workload: WorkloadRow, variant: VariantRow) -> float | None:
+def rate(workload: WorkloadRow, variant: VariantRow) -> float | None:
+    """Return a variant's operations a second on a workload, None where it was not timed."""
     time = variant.times_us.get(workload.key)
     return workload.flops / (time * 1e-6) if time and workload.flops else None
 
 
-def _roof_title(workload: WorkloadRow, variant: VariantRow, rate: float) -> str:
+def _roof_title(workload: WorkloadRow, variant: VariantRow, height: float) -> str:
     light = workload.sol_us
     time = variant.times_us[workload.key]
     share = f", {percent(light / time)} of speed of light" if light else ""
-    return f"{variant.name} on {workload.key}: {number(rate)} operations a second{share}"
+    return f"{variant.name} on {workload.key}: {number(height)} operations a second{share}"
 
 
 def winners_way(report: Report, width: float) -> str:

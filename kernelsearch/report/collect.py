@@ -15,7 +15,13 @@ from kernelsearch.records import Evaluation, ParamValue, VariantRecord, geometri
 from kernelsearch.report.exchanges import Exchange, stored_exchanges
 from kernelsearch.result import Result
 from kernelsearch.store import Event
-from kernelsearch.study import ModelSpending, StoredStudy, baseline_variant, model_spending
+from kernelsearch.study import (
+    ModelSpending,
+    StoredStudy,
+    Study,
+    baseline_variant,
+    model_spending,
+)
 
 ELITES = 20
 EXAMPLES = 3
@@ -182,8 +188,8 @@ class Report:
         return sorted(ranked, key=lambda v: v.rank or 0)
 
 
-def collect(stored: StoredStudy) -> Report:
-    """Return everything a report shows of a stored study.
+def collect(stored: StoredStudy | Study) -> Report:
+    """Return everything a report shows of a study, stored or open.
 
     Raises:
         StorageError: the study cannot be read.
@@ -273,7 +279,7 @@ def _evaluations(
 
 
 def _variants(
-    archive: Archive, stored: StoredStudy, clock: _Clock, numbers: Mapping[str, int]
+    archive: Archive, stored: StoredStudy | Study, clock: _Clock, numbers: Mapping[str, int]
 ) -> tuple[VariantRow, ...]:
     found = stored_diagnoses(stored.ledger)
     exchanges = stored_exchanges(stored.ledger, archive.variants())
@@ -315,7 +321,10 @@ def _gain(archive: Archive, record: VariantRecord, best: Evaluation | None) -> f
 
 
 def _workloads(
-    stored: StoredStudy, result: Result | None, best: Evaluation | None, run: Mapping[str, Any]
+    stored: StoredStudy | Study,
+    result: Result | None,
+    best: Evaluation | None,
+    run: Mapping[str, Any],
 ) -> tuple[WorkloadRow, ...]:
     costs: Mapping[str, Any] = run.get("costs", {})
     base = baseline_variant(stored.archive)
@@ -371,7 +380,9 @@ def _failures(archive: Archive, numbers: Mapping[str, int]) -> tuple[FailureGrou
     return tuple(sorted(found, key=lambda g: (-g.count, g.status)))
 
 
-def _checked(stored: StoredStudy, result: Result | None, best: Evaluation | None) -> Checked:
+def _checked(
+    stored: StoredStudy | Study, result: Result | None, best: Evaluation | None
+) -> Checked:
     """Sort the names of the cases that passed: ``sizes@distribution#seed+marks``."""
     cases = result.verified if result is not None else best.verified if best is not None else ()
     tuned = {w.key for w in stored.settings.workloads}
@@ -392,7 +403,7 @@ def _checked(stored: StoredStudy, result: Result | None, best: Evaluation | None
     return Checked(plain, held_out, dict(drawn), dict(marks))
 
 
-def _costs(stored: StoredStudy, events: Sequence[Event], clock: _Clock) -> Costs:
+def _costs(stored: StoredStudy | Study, events: Sequence[Event], clock: _Clock) -> Costs:
     stages: Counter[str] = Counter()
     for evaluation in stored.archive.evaluations():
         stages.update({k: v for k, v in evaluation.stages_s.items() if v > 0})

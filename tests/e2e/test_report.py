@@ -41,12 +41,21 @@ def test_every_format_by_name_and_printed(command: Command, study: Path, tmp_pat
     assert command("report", study, "--format", "json").json["format"] == 1
 
 
+def test_figures(command: Command, study: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    told = command("report", study, "--figures", tmp_path / "figures", "--json")
+    assert told.code == 0, told.err
+    assert sorted(told.json["figures"]) == sorted(map(str, (tmp_path / "figures").iterdir()))
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (("-o", "winner.cu"), "--format"),
     (("--format", "pdf"), "html, json, md"),
     (("-o", "no/such/folder/r.html"), "-o FILE"),
     (("-o", "."), "must end in"),
     (("-o", "-", "--json"), "-o FILE"),
+    (("--figures", "figures", "-o", "r.html"), "twice"),
+    (("--figures", "/dev/null/figures"), "another folder"),
 ])  # fmt: skip
 def test_what_is_wrong_gets_a_remedy(command: Command, study: Path, arguments: tuple[str, ...],
                                      says: str) -> None:  # fmt: skip

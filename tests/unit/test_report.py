@@ -300,6 +300,64 @@ def test_the_fastest_has_the_strongest_colour(report: Report) -> None:
     assert all(s is None or 0 <= s < charts.SHADES for s in shades.values())
 
 
+# --- figures and notebooks ----------------------------------------------------------------------
+
+
+def test_figures_are_written_and_repeatable(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from kernelsearch.report.figures import write_figures
+
+    make_study(tmp_path / "s", 60, 3, hostile="$\\frac{x$ </svg>")
+    report = load(tmp_path / "s")
+    written = write_figures(report, tmp_path / "a")
+    names = {p.stem for p in written}
+    assert {"best-so-far-evaluations", "best-so-far-time", "roofline", "winners-way"} <= names
+    assert {p.suffix for p in written} == {".png", ".svg"}
+    for path in written:
+        start = path.read_bytes()[:8]
+        assert start in (b"\x89PNG\r\n\x1a\n", b"<?xml ve")
+    again = write_figures(report, tmp_path / "b")
+    drawn = [p.read_bytes() for p in written if p.suffix == ".svg"]
+    assert drawn == [p.read_bytes() for p in again if p.suffix == ".svg"]
+
+
+def test_a_study_with_nothing_right_draws_nothing(tmp_path: Path, report: Report) -> None:
+    pytest.importorskip("matplotlib")
+    from dataclasses import replace
+
+    from kernelsearch.report.figures import write_figures
+
+    empty = replace(report, evaluations=(), winner=None, path=(), incumbents=(), migrations=())
+    assert write_figures(empty, tmp_path / "figures") == []
+
+
+def test_without_matplotlib_a_sentence_names_the_extra(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernelsearch.report.figures import write_figures
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"kernelsearch\[report\]"):
+        write_figures(report, tmp_path)
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_notebook_shows_studies_and_results(confirmed: bool, tmp_path: Path) -> None:
+    made = make_study(tmp_path / "s", hostile="<script>alert(1)</script>", confirmed=confirmed)
+    with StoredStudy(made.folder) as stored:
+        text = stored._repr_html_()
+    assert "<script>" not in text
+    assert "<svg" in text
+    assert "<a " not in text
+    if made.result is not None:
+        shown = made.result._repr_html_()
+        assert shown in text
+        assert words.speedup(made.result.speedup) in shown
+        assert made.result.workloads[1].workload in shown
+    else:
+        assert "not confirmed" in text
+
+
 # --- parameters ---------------------------------------------------------------------------------
 
 
