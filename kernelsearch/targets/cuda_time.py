@@ -9,6 +9,9 @@ the device busy while the host queues the rest, so launch jitter stays outside. 
 Every call of a replay writes to outputs and workspaces of its own, so that none finds a result.
 ``hot`` calls have their inputs in common, and all that they touch together fits in half of the L2,
 or else there is one call a replay; a replay that is not timed goes before, to fetch the inputs.
+
+Shared memory is poisoned before each replay. Within one a kernel could still find what an earlier
+call left there: so single calls are timed too, and who is much slower by itself has cheated.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import statistics
 import time
 from typing import Any
 
-from kernelsearch.errors import LaunchError
+from kernelsearch.errors import CheatedError, LaunchError
 from kernelsearch.measure import Samples, sample
 from kernelsearch.records import Contender, LaunchPlan, TimeReport, TimeRequest, dtype_bytes
 from kernelsearch.targets.cuda_context import CudaContext
@@ -32,6 +36,11 @@ SPACE_BYTES = 1 << 30
 QUEUE_US = 30
 END_TO_END_CALLS = 5
 MAX_REPLAYS = 64
+# A call by itself, after which nothing is left in shared memory, may take so many times what it
+# takes among others, and so much more (cold code and address translations, the launch).
+ALONE_FACTOR = 3.0
+ALONE_SLACK_US = 30.0
+ALONE_CALLS = 3
 
 
 class _Workspaces:
@@ -99,7 +108,10 @@ class _Player:
         return self._calls[replica]
 
     def build(self, order: list[int]) -> None:
-        """Build the graph that makes one call on each replica of ``order``."""
+        """Build the graph that makes one call on each replica of ``order``, instead of the last."""
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
         calls = [self.call(replica) for replica in order]
         # A builder of its own stream: a refused launch must not leave ours in capture.
         builder = self.context.handle.create_graph_builder()
@@ -155,6 +167,7 @@ class TimedRequest:
                 if index not in self._captured:
                     self._batch(0, 1, capture=index)
             ends = tuple(self._end_to_end(player) for player in self._players)
+            alone = self._alone_us(samples)
             with self._context.faults("inspecting the buffers"):
                 damaged, modified = self._replicas.inspect()
                 for player in self._players:
@@ -167,7 +180,7 @@ class TimedRequest:
             "before": before, "after": self._monitor.snapshot(),
             "graph_calls": len(self._order), "replicas": len(self._replicas.replicas),
             "batches": self._batches, "dropped": samples.dropped, "sm_mhz": samples.clock,
-            "disturbed": samples.disturbed, "cache": "swept" if self._cold else "hot",
+            "disturbed": samples.disturbed, "alone_us": alone, "cache": "swept" if self._cold else "hot",
         }  # fmt: skip
         return TimeReport(
             samples_us=samples.samples_us, end_to_end_us=ends,
@@ -230,6 +243,7 @@ class TimedRequest:
     # --- batches ----------------------------------------------------------------------------
 
     def _prepare(self, player: _Player, count: int) -> None:
+        self._context.poison_shared(0xFF)
         self._replicas.poison(count)
         player.spaces.poison()
         if self._cold:
@@ -272,6 +286,38 @@ class TimedRequest:
                     if index not in self._captured and (index == capture or at <= self._batches):
                         self._capture(index)
         return total * calls / (replays * count)
+
+    def _alone_us(self, samples: Samples) -> float | None:
+        """Return the time of a call with none before it, if calls were timed together.
+
+        Raises:
+            CheatedError: it is much more than among others: something was kept between them.
+        """
+        if len(self._order) < 2:
+            return None
+        context, player = self._context, self._players[0]
+        start, end = self._events
+        times = []
+        with context.faults(player.what):
+            player.build([self._order[0]])
+            for _ in range(ALONE_CALLS):
+                context.reset_persisting_lines()
+                if not self._cold:
+                    player.replay()
+                self._prepare(player, max(self._order) + 1)
+                context.stream.record(start)
+                player.replay()
+                context.stream.record(end)
+                end.sync()
+                times.append(1000.0 * float(end - start))
+        alone, together = min(times), statistics.median(samples.samples_us[0])
+        if alone > ALONE_FACTOR * together + ALONE_SLACK_US:
+            raise CheatedError(
+                f"a call takes {alone:.1f} us by itself and {together:.1f} us among others: "
+                "something is kept from one call to the next",
+                {"alone_us": alone, "together_us": together, "calls": len(self._order)},
+            )
+        return alone
 
     def _check_state(self, player: _Player) -> None:
         """Raise if the candidate wrote to its module's variables (the incumbent was judged)."""

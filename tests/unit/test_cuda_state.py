@@ -147,3 +147,37 @@ def test_variables_that_lie_apart_are_watched_one_by_one(gpu, host, block, monke
     with pytest.raises(CheatedError) as caught:
         run(gpu, block)
     assert caught.value.evidence["module_state"] == ["u"]
+
+
+class Remembering(Kernel):
+    """A kernel that finds in shared memory what an earlier call left there."""
+
+    def __init__(self, host, dear, cheap):
+        self.host, self.dear, self.cheap = host, dear, cheap
+        super().__init__("k", self.run, (8, 8))
+
+    @property
+    def cost_us(self):
+        before = [name for name, _ in self.host.launched][:-1]
+        last = next((n for n in reversed(before) if n in ("k", "poison_shared")), "")
+        return self.cheap if last == "k" else self.dear
+
+    @cost_us.setter
+    def cost_us(self, value):
+        pass
+
+    def run(self, config, y, x):
+        view(y, np.float32, N)[:] = 2 * view(x, np.float32, N)
+
+
+def test_a_call_that_is_slow_by_itself(gpu, host, block):
+    host.kernels["k"] = Remembering(host, 200.0, 2.0)
+    with pytest.raises(CheatedError, match="by itself") as caught:
+        timed(gpu, block, sample_us=500.0)
+    assert caught.value.evidence["alone_us"] == 200.0
+
+
+@pytest.mark.parametrize(("dear", "cheap"), [(20.0, 2.0), (130.0, 60.0)])
+def test_a_call_that_is_somewhat_slow_by_itself(gpu, host, block, dear, cheap):
+    host.kernels["k"] = Remembering(host, dear, cheap)
+    assert timed(gpu, block, sample_us=500.0).conditions["alone_us"] == dear
