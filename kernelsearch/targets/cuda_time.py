@@ -180,7 +180,8 @@ class TimedRequest:
             "before": before, "after": self._monitor.snapshot(),
             "graph_calls": len(self._order), "replicas": len(self._replicas.replicas),
             "batches": self._batches, "dropped": samples.dropped, "sm_mhz": samples.clock,
-            "disturbed": samples.disturbed, "alone_us": alone, "cache": "swept" if self._cold else "hot",
+            "disturbed": samples.disturbed, "alone_us": alone,
+            "cache": "swept" if self._cold else "hot",
         }  # fmt: skip
         return TimeReport(
             samples_us=samples.samples_us, end_to_end_us=ends,
