@@ -404,11 +404,19 @@ class StoredStudy:
             device["target"], device["name"], device["arch"], device["facts"], device["driver"]
         )
         self.archive = new_archive(self.settings)
+        self._cursor = ""
+        self.refresh()
+
+    def refresh(self) -> list[Evaluation]:
+        """Read what a running search has added since the last time; return the evaluations."""
         for record in self.ledger.variants():
             self.archive.add_variant(record)
-        for evaluation in self.ledger.evaluations()[0]:
+        fresh, self._cursor = self.ledger.evaluations(self._cursor)
+        for evaluation in fresh:
             self.archive.add(evaluation)
-        find_baseline(self.archive)
+        if fresh:
+            find_baseline(self.archive)
+        return fresh
 
     def check_same(self, operator: Operator, device: Device) -> None:
         """Raise ``StudyError`` if the study is of another operator contract or device."""

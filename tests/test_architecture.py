@@ -109,6 +109,7 @@ TABLE: dict[str, dict[str, str]] = {
         "sol": "operator records",
         "store": "store_base store_journal store_rdb",
         "store_base": "codec errors records",
+        "store_dashboard": "errors store_base store_optuna",
         "store_journal": "codec errors records store_base",
         "store_optuna": "errors records store_base store_journal store_tables",
         "store_pages": "",
@@ -254,12 +255,17 @@ TABLE: dict[str, dict[str, str]] = {
             "operator operators_io records resources session settings targets.choose variant"
         ),
         "cli.console": "wire",
+        "cli.dashboard": (
+            "cli.app cli.console cli.studies report.collect report.text store_dashboard study"
+        ),
+        "cli.differing": ("cli.app cli.console cli.studies errors records report.words study"),
         "cli.doctor": (
             "ceilings cli.app cli.console errors home locks records sandbox targets.choose "
             "versions worker"
         ),
         "cli.entry": (
-            "cli.app cli.auditing cli.bundles cli.checking cli.console cli.doctor cli.explaining "
+            "cli.app cli.auditing cli.bundles cli.checking cli.console cli.dashboard cli.differing "
+            "cli.doctor cli.explaining cli.following "
             "cli.housekeeping cli.listing cli.proposals cli.repairing cli.reporting cli.scaffold "
             "cli.showing cli.tuning errors"
         ),
@@ -267,6 +273,10 @@ TABLE: dict[str, dict[str, str]] = {
             "classify cli.app cli.console cli.parsing cli.studies cli.trust diagnose diagnoser "
             "diagnosis errors home operators_io profile.sass records session study targets.choose "
             "targets.cuda variant"
+        ),
+        "cli.following": (
+            "cli.app cli.console cli.progress cli.results cli.studies errors events records "
+            "report.collect report.words study"
         ),
         "cli.housekeeping": "cli.app cli.console cli.studies errors home",
         "cli.listing": "cli.app cli.console cli.studies errors operators_io resources result study",
@@ -318,7 +328,7 @@ HOMES: dict[str, str] = {
     "networkx": "archive",
     "numba": "targets.cpu*",
     "optuna": "params report.importance store*",
-    "optuna_dashboard": "",
+    "optuna_dashboard": "store_dashboard",
     "pynvml": "targets.cuda*",
     "rich": "cli*",
     "scipy": "user_data",

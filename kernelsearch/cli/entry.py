@@ -10,8 +10,11 @@ from kernelsearch.cli import (
     auditing,
     bundles,
     checking,
+    dashboard,
+    differing,
     doctor,
     explaining,
+    following,
     housekeeping,
     listing,
     proposals,
@@ -26,8 +29,9 @@ from kernelsearch.cli.console import emit_json, errors, wants_json
 from kernelsearch.errors import KernelSearchError
 
 __all__ = [
-    "auditing", "bundles", "checking", "doctor", "explaining", "housekeeping", "listing", "main",
-    "proposals", "repairing", "reporting", "scaffold", "showing", "tuning",
+    "auditing", "bundles", "checking", "dashboard", "differing", "doctor", "explaining",
+    "following", "housekeeping", "listing", "main", "proposals", "repairing", "reporting",
+    "scaffold", "showing", "tuning",
 ]  # fmt: skip
 
 EXIT_ERROR = 2

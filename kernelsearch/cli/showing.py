@@ -12,8 +12,8 @@ from kernelsearch.archive import Archive
 from kernelsearch.cli.app import JsonFlag, app
 from kernelsearch.cli.console import emit_json, microseconds, out, ratio, table
 from kernelsearch.cli.results import print_result
-from kernelsearch.cli.studies import find_study
-from kernelsearch.errors import UnknownNameError
+from kernelsearch.cli.studies import chosen_variant, find_study
+from kernelsearch.errors import ArgumentError, StudyError
 from kernelsearch.records import Evaluation, geometric_mean
 from kernelsearch.study import StoredStudy, model_spending
 
@@ -23,17 +23,18 @@ def show(
     study: Annotated[str, typer.Argument(help="Folder or name of a study.")],
     variant: Annotated[str | None, typer.Option(
         help="Show this variant (name or hash) instead of the winner.")] = None,
+    best: Annotated[bool, typer.Option(
+        "--best", help="Show the best candidate so far, confirmed or not.")] = False,
     source: Annotated[bool, typer.Option("--source", help="Print the source only.")] = False,
     top: Annotated[int, typer.Option(help="How many variants to list.")] = 10,
     json_: JsonFlag = False,
 ) -> None:  # fmt: skip
-    """Show what a study found."""
+    """Show what a study found. ``--source --best`` prints the fastest kernel there is by now."""
+    if best and variant is not None:
+        raise ArgumentError("--best and --variant exclude each other: both name what is shown")
     with StoredStudy(find_study(study)) as stored:
         archive, result = stored.archive, stored.result()
-        chosen = _variant(archive, variant) if variant else (result.variant if result else None)
-        if chosen is None:
-            best = archive.best()
-            chosen = best.candidate.variant if best is not None else None
+        chosen = _chosen(stored, variant, best)
         if json_:
             emit_json({
                 "settings": stored.settings.to_json(),
@@ -45,8 +46,13 @@ def show(
             })  # fmt: skip
             return
         if source:
-            if chosen is not None:
-                out.print(archive.variant(chosen).source, markup=False, highlight=False)
+            if chosen is None:
+                raise StudyError(
+                    f"the study in {stored.folder} has no right candidate yet, so there is no "
+                    "source to print; name a variant with --variant, or go on with "
+                    f"`kernelsearch resume {stored.folder}`"
+                )
+            out.print(archive.variant(chosen).source, markup=False, highlight=False)
             return
         if result is not None:
             print_result(result)
@@ -60,15 +66,16 @@ def show(
                 markup=False, highlight=False,
             )  # fmt: skip
         _list(archive, top)
-        if variant and chosen:
+        if (variant or best) and chosen:
             _evaluations(archive.evaluations_of(chosen))
 
 
-def _variant(archive: Archive, text: str) -> str:
-    for record in archive.variants():
-        if text in (record.name, record.hash):
-            return record.hash
-    raise UnknownNameError("variant", text, [v.name for v in archive.variants()])
+def _chosen(stored: StoredStudy, variant: str | None, best: bool) -> str | None:
+    """Return which variant to show; None where nothing is right yet and none was named."""
+    leader = stored.archive.best()
+    if best or (variant is None and leader is None):
+        return leader.candidate.variant if leader is not None else None
+    return chosen_variant(stored, variant)
 
 
 def _row(archive: Archive, hash_: str) -> dict[str, Any]:

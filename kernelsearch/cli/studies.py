@@ -11,9 +11,11 @@ from kernelsearch.operator import Operator
 from kernelsearch.operators_io import find_operator, load_operator
 from kernelsearch.protocols import Target
 from kernelsearch.settings import StudySettings
-from kernelsearch.study import Study, read_study
+from kernelsearch.study import StoredStudy, Study, read_study
 from kernelsearch.targets.choose import choose_target
 from kernelsearch.user_data import with_data
+
+SHORT_HASH = 6
 
 
 def study_folders() -> list[Path]:
@@ -74,3 +76,35 @@ def open_study(folder: Path, trust: bool, target: Target | None = None) -> Study
     operator, settings = study_operator(folder, trust)
     target = target or choose_target(settings.target, cache_folder())
     return Study.load(folder, operator, target.device)
+
+
+def chosen_variant(stored: StoredStudy, text: str | None) -> str:
+    """Return the hash of a variant given by name, hash or its beginning; None: winner, or best.
+
+    Raises:
+        UnknownNameError: there is no such variant, or several. StudyError: nothing is right yet.
+    """
+    archive = stored.archive
+    if text is None:
+        result, best = stored.result(), archive.best()
+        if result is not None and archive.has_variant(result.variant):
+            return result.variant
+        if best is not None:
+            return best.candidate.variant
+        raise StudyError(
+            f"the study in {stored.folder} has no right candidate yet; name a variant "
+            f"(`kernelsearch show {stored.folder}` lists them)"
+        )
+    records = archive.variants()
+    for matches in (
+        [v for v in records if text in (v.name, v.hash)],
+        [v for v in records if len(text) >= SHORT_HASH and v.hash.startswith(text)],
+    ):
+        if len({v.hash for v in matches}) == 1:
+            return matches[0].hash
+        if matches:
+            raise StudyError(
+                f"several variants are called {text!r}; give one's hash: "
+                f"{', '.join(v.hash for v in matches)}"
+            )
+    raise UnknownNameError("variant", text, [v.name for v in records])

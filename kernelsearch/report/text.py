@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from kernelsearch.report import words
-from kernelsearch.report.collect import Report
+from kernelsearch.report.collect import Report, VariantRow
 from kernelsearch.report.reproduce import commands
 from kernelsearch.wire import jsonable
 
@@ -107,6 +107,27 @@ def as_markdown(report: Report) -> str:
     if report.winner is not None:
         parts += ["## Source", _block(report.variants[report.winner].source)]
     return _joined(parts)
+
+
+def variant_note(report: Report, variant: VariantRow) -> str:
+    """Return what one variant is, as a short Markdown text."""
+    state = words.speedup(variant.speedup) if variant.speedup else words.plain(variant.status)
+    parts = [f"**{_md(variant.name)}**: {state}"]
+    if variant.params:
+        parts.append(f"Best parameters: {_md(words.params(variant.params))}")
+    if variant.parent is not None:
+        parent = report.variants[variant.parent]
+        parts.append(
+            f"{_md(words.plain(variant.mutation))}, by {_md(variant.proposer)}, of "
+            f"{_md(parent.name)} (predicted {words.speedup(variant.predicted_gain)}, became "
+            f"{words.speedup(variant.gain)})"
+        )
+    if variant.rationale:
+        parts.append(_md(variant.rationale))
+    if variant.diagnosis is not None and variant.diagnosis.findings:
+        parts.append(f"Bottleneck: {_md(words.plain(variant.diagnosis.label))}. "
+                     f"{_md(variant.diagnosis.findings[0].says)}")  # fmt: skip
+    return "\n\n".join(parts)
 
 
 def _headline(report: Report) -> list[str]:
