@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelsearch.errors import ExpressionError, VariantError
+from kernelsearch.errors import ExpressionError, SpecError, VariantError
 from kernelsearch.expressions import Value
 from kernelsearch.records import DTYPE_BYTES, Params, ParamValue
+from kernelsearch.space import Point, Rows, Space
 from kernelsearch.variant import Variant
 
 if TYPE_CHECKING:
@@ -28,168 +29,30 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-LIST_LIMIT = 100_000
-TABLE_LIMIT = 100_000
 EXHAUSTIVE = 12
 STARTUP = 8
 STARTUP_WITH_START = 4
 ELITES = 3
-DRAWS = 4096
 # Ranks below every real objective: TPE looks at the order only.
 FAILED = -1e9
 
-Point: TypeAlias = tuple[int, ...]
-Rows: TypeAlias = NDArray[np.int32]
 
+def param_space(variant: Variant, facts: Mapping[str, int], dtype: str) -> Space:
+    """Return the valid combinations of a variant's tunables on a device.
 
-class ParamSpace:
-    """The valid combinations of a variant's tunables, as points of choice indices.
-
-    Constraints are evaluated once for each combination of the few tunables that they name, which
-    makes a table; whole combinations are then looked up. Up to ``LIST_LIMIT`` valid combinations
-    are listed, larger spaces are drawn from.
+    Raises:
+        ExpressionError: a constraint has no value for any combination.
+        VariantError: a constraint cannot be evaluated; the message names the file.
     """
-
-    def __init__(self, variant: Variant, facts: Mapping[str, int], dtype: str) -> None:
-        self.names = tuple(variant.tunables)
-        self.choices = tuple(variant.tunables.values())
-        self.sizes = np.array([len(c) for c in self.choices], dtype=np.int64)
-        self._facts: dict[str, Value] = {**facts, "elem_bytes": DTYPE_BYTES[dtype]}
-        self._tables = [self._table(variant, name) for name in variant.constraints]
-        self._scores = [self._numbers(c) for c in self.choices]
-        listed = self._list()
-        self.rows: Rows | None = listed
-        self.size: int | None = None if listed is None else len(listed)
-        self._ids = None if listed is None else self._flat(listed)
-
-    def _table(self, variant: Variant, name: str) -> tuple[list[int], NDArray[np.bool_]]:
-        expression = variant.constraints[name]
-        axes = [i for i, n in enumerate(self.names) if n in expression.names]
-        shape = tuple(int(self.sizes[a]) for a in axes)
-        if math.prod(shape) > TABLE_LIMIT:
-            raise VariantError(
-                f"constraint {name} ties tunables with {math.prod(shape)} combinations; "
-                f"at most {TABLE_LIMIT} are allowed: split it, or list fewer choices", variant.path,
-            )  # fmt: skip
-        table = np.zeros(shape, dtype=np.bool_)
-        failure: ExpressionError | None = None
-        names = dict(self._facts)
-        for index in np.ndindex(*shape):
-            for axis, choice in zip(axes, index, strict=True):
-                names[self.names[axis]] = self.choices[axis][choice]
-            try:
-                table[index] = expression.truth(names)
-            except ExpressionError as error:
-                # Without a value (a division by zero) the combination cannot meet the constraint.
-                failure = error
-        if failure is not None and not table.any():
-            raise failure
-        return axes, table
-
-    @staticmethod
-    def _numbers(choices: Sequence[ParamValue]) -> NDArray[np.float64] | None:
-        """Return the choices on a logarithmic scale if all are numbers."""
-        if any(isinstance(c, str) for c in choices):
-            return None
-        return np.array([math.copysign(math.log1p(abs(int(c))), int(c)) for c in choices])
-
-    def _list(self) -> Rows | None:
-        """Return all valid points in order; None if there are too many."""
-        rows: Rows = np.zeros((1, 0), dtype=np.int32)
-        for axis, size in enumerate(self.sizes):
-            if len(rows) * int(size) > 4 * LIST_LIMIT:
-                return None
-            column = np.tile(np.arange(size, dtype=np.int32), len(rows))
-            rows = np.column_stack([np.repeat(rows, size, axis=0), column]).astype(np.int32)
-            done = [t for t in self._tables if max(t[0], default=-1) == axis]
-            rows = rows[self._meets(rows, done)]
-        rows = rows[self._meets(rows, [t for t in self._tables if not t[0]])]
-        return rows if len(rows) <= LIST_LIMIT else None
-
-    def _meets(
-        self, rows: Rows, tables: list[tuple[list[int], NDArray[np.bool_]]]
-    ) -> NDArray[np.bool_]:
-        good = np.ones(len(rows), dtype=np.bool_)
-        for axes, table in tables:
-            good &= table[tuple(rows[:, a] for a in axes)]
-        return good
-
-    def valid(self, rows: Rows) -> NDArray[np.bool_]:
-        """Tell for each point whether it meets all constraints."""
-        return self._meets(rows, self._tables)
-
-    def _flat(self, rows: Rows) -> NDArray[np.int64]:
-        strides = np.concatenate([np.cumprod(self.sizes[:0:-1])[::-1], [1]])[: len(self.sizes)]
-        return np.asarray(rows.astype(np.int64) @ strides.astype(np.int64))
-
-    def row_of(self, point: Point) -> int | None:
-        """Return the place of a point in ``rows``; None if it is not valid."""
-        if self._ids is None:
-            raise ValueError("the points of this space are not listed")
-        flat = int(self._flat(np.array([point], dtype=np.int32))[0])
-        at = int(np.searchsorted(self._ids, flat))
-        return at if at < len(self._ids) and int(self._ids[at]) == flat else None
-
-    def params(self, point: Iterable[int]) -> dict[str, ParamValue]:
-        """Return the values at a point."""
-        return {
-            n: c[int(i)] for n, c, i in zip(self.names, self.choices, point, strict=True)
-        }  # fmt: skip
-
-    def point(self, params: Params) -> Point:
-        """Return the point of exact params."""
-        return tuple(
-            c.index(params[n]) for n, c in zip(self.names, self.choices, strict=True)
-        )  # fmt: skip
-
-    def project(self, params: Params) -> Point:
-        """Return the point nearest to params that may be another variant's (maybe not valid).
-
-        A tunable keeps its value where that is a choice here, else takes the nearest number; one
-        that ``params`` does not have takes its first choice.
-        """
-        result = []
-        for name, choices, scores in zip(self.names, self.choices, self._scores, strict=True):
-            value = params.get(name)
-            if value in choices:
-                result.append(choices.index(value))
-            elif scores is not None and isinstance(value, int):
-                wanted = math.copysign(math.log1p(abs(value)), value)
-                result.append(int(np.argmin(np.abs(scores - wanted))))
-            else:
-                result.append(0)
-        return tuple(result)
-
-    def distances(self, rows: Rows, point: Sequence[float]) -> NDArray[np.float64]:
-        """Return how many steps of choices each point is away; between words, every step is one."""
-        steps = np.abs(rows - np.asarray(point, dtype=np.float64))
-        for axis, scores in enumerate(self._scores):
-            if scores is None:
-                steps[:, axis] = np.minimum(steps[:, axis], 1.0)
-        return np.asarray(steps.sum(axis=1))
-
-    def neighbours(self, point: Point) -> Rows:
-        """Return the valid points that differ in one tunable."""
-        found = []
-        for axis, size in enumerate(self.sizes):
-            block = np.tile(np.array(point, dtype=np.int32), (int(size), 1))
-            block[:, axis] = np.arange(size)
-            found.append(np.delete(block, point[axis], axis=0))
-        rows = np.concatenate(found) if found else np.zeros((0, 0), dtype=np.int32)
-        return rows[self.valid(rows)]
-
-    def draw(self, count: int, rng: np.random.Generator) -> Rows:
-        """Return up to ``count`` random valid points of a space that is not listed."""
-        found: list[Rows] = []
-        total = 0
-        for _ in range(64):
-            rows = rng.integers(0, self.sizes, size=(DRAWS, len(self.sizes))).astype(np.int32)
-            rows = rows[self.valid(rows)]
-            found.append(rows)
-            total += len(rows)
-            if total >= count:
-                break
-        return np.concatenate(found)[:count]
+    known: dict[str, Value] = {**facts, "elem_bytes": DTYPE_BYTES[dtype]}
+    try:
+        return Space(
+            tuple(variant.tunables), tuple(variant.tunables.values()), variant.constraints, known
+        )
+    except ExpressionError:
+        raise
+    except SpecError as error:
+        raise VariantError(str(error), variant.path) from error
 
 
 class ParamSearch:
@@ -223,7 +86,7 @@ class ParamSearch:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space = ParamSpace(variant, facts, dtype)
+        self.space = param_space(variant, facts, dtype)
         self._variant = variant
         self._rng = np.random.default_rng(seed)
         default = STARTUP_WITH_START if starts else STARTUP
@@ -234,8 +97,9 @@ class ParamSearch:
         self._skipped: set[Point] = set()
         self._starts = self._places(starts)
         self._first = self._starts[0] if self._starts else None
-        size = self.space.size
-        self._open = None if size is None else np.ones(size, dtype=np.bool_)
+        self._open = (
+            None if self.space.rows is None else np.ones(len(self.space.rows), dtype=np.bool_)
+        )
         self._turn = 0
         self._distributions = self._make_distributions()
         with warnings.catch_warnings():
