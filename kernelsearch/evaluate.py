@@ -295,6 +295,7 @@ class Evaluator:
             contenders=tuple(contenders),
             sets=tuple(c.buffers(spare) for c in cases),
             captures=tuple(cases[0].buffers(s) for s in sinks), settings=settings, seed=seed,
+            deterministic=self.operator.deterministic,
         )  # fmt: skip
         report = self.runner.time(request, self._time_deadline(cases[0], settings, incumbent))
         if len(report.captured_sets) != len(sinks) or any(

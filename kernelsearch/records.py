@@ -330,7 +330,8 @@ class TimeRequest:
 
     ``sets`` holds distinct input sets; the target replicates them in memory as needed to stay cold.
     Captured outputs of contender 0 are written to the sinks of ``captures[i]``, one for each of the
-    ``settings.verify_calls`` calls; the report says which set each call used.
+    ``settings.verify_calls`` calls; the report says which set each call used. ``deterministic``:
+    all calls on one set must give the same bits, so that a captured one speaks for all.
     """
 
     contenders: tuple[Contender, ...]
@@ -338,6 +339,7 @@ class TimeRequest:
     captures: tuple[tuple[BufferSpec, ...], ...]
     settings: TimingSettings
     seed: int
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class RunFrame:
         self, context: CudaContext, store: InputStore, block: Block, request: RunRequest
     ) -> None:
         self._context, self._store, self._request = context, store, request
+        self._base, self._nbytes = 0, 0
         large = [b for b in request.buffers if _stays(b)]
         small = [b for b in request.buffers if not _stays(b)]
         self._residents: dict[str, Resident] = {}
@@ -73,7 +74,7 @@ class RunFrame:
         items += [Item(name, space.nbytes) for name, space in spaces.items()]
         shuffle = random.Random(secrets.randbits(64))
         self._layout: Layout = lay_out(items, GUARD_BYTES, shuffle)
-        self._base = block.reserve(self._layout.nbytes)
+        self._base, self._nbytes = block.reserve(self._layout.nbytes), self._layout.nbytes
         starts = {s.name: self._base + s.start for s in self._layout.slots}
         starts.update({n: r.pointer for n, r in self._residents.items()})
         self.placed: dict[str, Placed] = {
@@ -112,7 +113,9 @@ class RunFrame:
         return tuple(sorted(damaged.union(outside))), tuple(sorted(modified.union(changed)))
 
     def release(self) -> None:
-        """Let go of the inputs that the store keeps."""
+        """Let go of the inputs that the store keeps, and leave no result for the next to find."""
+        if self._base and not self._context.dead:
+            self._context.fill_guard(self._base, self._nbytes)
         for resident in self._residents.values():
             resident.pins -= 1
         self._residents.clear()

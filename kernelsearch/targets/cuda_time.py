@@ -23,7 +23,7 @@ import statistics
 import time
 from typing import Any
 
-from kernelsearch.errors import CheatedError, LaunchError
+from kernelsearch.errors import CheatedError, LaunchError, NondeterministicError
 from kernelsearch.measure import Samples, sample
 from kernelsearch.records import Contender, LaunchPlan, TimeReport, TimeRequest, dtype_bytes
 from kernelsearch.targets.cuda_context import CudaContext
@@ -38,9 +38,11 @@ END_TO_END_CALLS = 5
 MAX_REPLAYS = 64
 # A call by itself, after which nothing is left in shared memory, may take so many times what it
 # takes among others, and so much more (cold code and address translations, the launch).
-ALONE_FACTOR = 3.0
-ALONE_SLACK_US = 30.0
+ALONE_FACTOR = 2.0
+ALONE_SLACK_US = 20.0
 ALONE_CALLS = 3
+# Outputs of a replay up to this size are compared after each one, larger ones when some are kept.
+COMPARED_BYTES = 64 << 20
 
 
 class _Workspaces:
@@ -154,6 +156,9 @@ class TimedRequest:
         self._batches = 0
         self._captured: dict[int, int] = {}
         self._capture_at: dict[int, int] = {}
+        # Hashes of what came out, by input set and output.
+        self._results: dict[tuple[int, str], int] = {}
+        self._first_set = self._secret.randrange(len(request.sets))
 
     def measure(self) -> TimeReport:
         """Take the samples, capture outputs of random calls, and inspect what was touched."""
@@ -172,6 +177,8 @@ class TimedRequest:
                 damaged, modified = self._replicas.inspect()
                 for player in self._players:
                     damaged += player.spaces.damaged()
+                # No right result is left for the next candidate to find.
+                self._replicas.poison(len(self._replicas.replicas))
         finally:
             if not self._context.dead:
                 for player in self._players:
@@ -283,6 +290,12 @@ class TimedRequest:
             self._check_state(player)
             if who == 0:
                 self._batches += 1
+                due = any(
+                    i not in self._captured and (i == capture or at <= self._batches)
+                    for i, at in self._capture_at.items()
+                )
+                if due or self._replicas.own_bytes * count <= COMPARED_BYTES:
+                    self._compare()
                 for index, at in self._capture_at.items():
                     if index not in self._captured and (index == capture or at <= self._batches):
                         self._capture(index)
@@ -325,9 +338,33 @@ class TimedRequest:
         if player is self._players[0]:
             player.loaded.state.check("in a timed call")
 
+    def _compare(self) -> None:
+        """Compare the outputs of all calls of a replay: those on one input set must be equal.
+
+        Raises:
+            NondeterministicError: they are not: some calls did something else than others.
+        """
+        if not self._request.deterministic:
+            return
+        outputs = [s.name for s in self._request.sets[0] if s.role != "in" and s.nbytes]
+        calls = [(self._replicas.replicas[n], name) for n in self._order for name in outputs]
+        regions = [(r.placed[name].pointer, r.placed[name].nbytes) for r, name in calls]
+        hashes = self._context.hashes(regions)
+        for (replica, name), found in zip(calls, hashes, strict=True):
+            if self._results.setdefault((replica.set_index, name), int(found)) != int(found):
+                raise NondeterministicError(
+                    f"{name} is not the same after all timed calls on the same inputs",
+                    {"output": name, "input_set": replica.set_index, "timed_call": self._batches},
+                )
+
     def _capture(self, index: int) -> None:
-        """Copy the outputs of a random call of the replay that has just been timed."""
-        replica = self._replicas.replicas[self._secret.choice(self._order)]
+        """Copy the outputs of a random call of the replay that has just been timed.
+
+        Captures take the input sets in turn, so that each set is looked at.
+        """
+        wanted = (self._first_set + index) % len(self._request.sets)
+        calls = [n for n in self._order if self._replicas.replicas[n].set_index == wanted]
+        replica = self._replicas.replicas[self._secret.choice(calls or self._order)]
         for spec in self._request.captures[index]:
             if spec.sink is not None:
                 self._context.download(spec.sink, replica.placed[spec.name].pointer)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernelsearch.errors import CheatedError, LaunchError
+from kernelsearch.errors import CheatedError, LaunchError, NondeterministicError
 from kernelsearch.records import (
     BufferSpec,
     Contender,
@@ -181,3 +181,54 @@ def test_a_call_that_is_slow_by_itself(gpu, host, block):
 def test_a_call_that_is_somewhat_slow_by_itself(gpu, host, block, dear, cheap):
     host.kernels["k"] = Remembering(host, dear, cheap)
     assert timed(gpu, block, sample_us=500.0).conditions["alone_us"] == dear
+
+
+def skipping(host, every):
+    """Make a kernel that does nothing in every n-th call, once it is timed."""
+    calls = []
+
+    def run(config, y, x):
+        calls.append(1)
+        if len(calls) < 4 or len(calls) % every:
+            view(y, np.float32, N)[:] = 2 * view(x, np.float32, N)
+
+    host.kernels["k"] = Kernel("k", run, (8, 8), 5.0)
+
+
+def asked(gpu, block, *, deterministic):
+    key, plan, specs = request(gpu, block)
+    settings = TimingSettings(min_samples=4, max_samples=8, budget_s=0.1, min_sample_us=100.0)
+    contenders = (Contender(key, plan),)
+    return TimeRequest(contenders, (specs, specs), (specs,), settings, 0, deterministic)
+
+
+def test_calls_that_are_skipped_now_and_then(gpu, host, block):
+    skipping(host, 17)
+    with pytest.raises(NondeterministicError, match="not the same after all timed calls") as caught:
+        gpu.time(asked(gpu, block, deterministic=True))
+    assert caught.value.evidence["output"] == "y"
+
+
+def test_where_results_may_differ_they_are_not_compared(gpu, host, block):
+    skipping(host, 17)
+    assert gpu.time(asked(gpu, block, deterministic=False)).samples_us[0]
+
+
+def test_equal_results_pass(gpu, host, block):
+    kernel(host, lambda memory: None)
+    report = gpu.time(asked(gpu, block, deterministic=True))
+    assert report.captured_sets
+
+
+def blocks_holding(host, values):
+    raw = values.tobytes()
+    return [pointer for pointer, block in host.blocks.items() if raw in bytes(block)]
+
+
+def test_no_result_is_left_on_the_device(gpu, host, block):
+    kernel(host, lambda memory: None)
+    x = block.array("float32", (N,))
+    x[...] = np.random.default_rng(0).standard_normal(N)
+    run(gpu, block)
+    gpu.time(asked(gpu, block, deterministic=True))
+    assert not blocks_holding(host, 2 * x)
