@@ -213,8 +213,9 @@ class Case:
 
     def _expect(self, rows: NDArray[np.int64] | None) -> dict[str, Expected]:
         operator = self.operator
-        values = operator.reference(self.inputs, self.scalars, rows)
-        scale_of = operator.error.scale
+        sizes = self.workload.sizes
+        values = operator.reference_for(sizes)(self.inputs, self.scalars, rows)
+        scale_of = operator.scale_for(sizes)
         scales = scale_of(self.inputs, self.scalars, rows) if scale_of is not None else {}
         result = {}
         for tensor in operator.outputs:

@@ -93,7 +93,8 @@ class Reference(Protocol):
     """The float64 reference: ``(arrays, scalars, rows) -> outputs by name``.
 
     ``rows`` selects entries of the first axis of every output (None: all of them), so that large
-    workloads can be checked on a secret sample. Inputs arrive in their own dtype.
+    workloads can be checked on a secret sample. Inputs arrive in their own dtype. One that has a
+    method ``for_sizes(sizes)`` is asked for the reference of those sizes first.
     """
 
     def __call__(
@@ -211,6 +212,25 @@ class Operator:
 
         return operator_from_python(function, arguments, workloads, **options)
 
+    @staticmethod
+    def from_cuda(path: str | Path, **options: Any) -> Operator:
+        """Make an operator of a CUDA file, its own kernels as the naive variant and specification.
+
+        Args:
+            path: the ``.cu`` file.
+            **options: what ``kernelsearch.importing.run.ImportOptions`` takes (``entry``,
+                ``sizes``, ``given``, ``extents``, ``inout``, ``grid``, ``block``, ``name``), and
+                ``folder``, where the operator and variant file are written (default: the home
+                folder, so that a study finds them again).
+
+        Raises:
+            CannotImportError: it cannot be imported: file, line and reason.
+            MissingExtraError: the parser is not installed.
+        """
+        from kernelsearch.importing.run import operator_from_cuda
+
+        return operator_from_cuda(Path(path), **options)
+
     def with_sources(self, sources: Mapping[str, tuple[str, ...]]) -> Operator:
         """Return the operator with variant files (as text) of its own."""
         return replace(self, sources=sources)
@@ -287,6 +307,15 @@ class Operator:
                     seen.setdefault(name)
         return tuple(seen)
 
+    def reference_for(self, sizes: Mapping[str, int]) -> Reference:
+        """Return the reference of one workload: some cannot tell the sizes from the arrays."""
+        return _bound(self.reference, sizes)
+
+    def scale_for(self, sizes: Mapping[str, int]) -> Reference | None:
+        """Return the error model's scale of one workload."""
+        scale = self.error.scale
+        return _bound(scale, sizes) if scale is not None else None
+
     def scalar_values(self) -> dict[str, float]:
         """Return each scalar's value as its dtype holds it: kernel and reference see one number."""
         return {s.name: float(np.dtype(s.dtype).type(s.value)) for s in self.scalars}
@@ -349,3 +378,8 @@ class Operator:
             sorted(self.error.accumulator.items()),
             self.flops, self.bytes, self.precision, self.deterministic,
         )  # fmt: skip
+
+
+def _bound(function: Reference, sizes: Mapping[str, int]) -> Reference:
+    bind: Callable[[Mapping[str, int]], Reference] | None = getattr(function, "for_sizes", None)
+    return bind(sizes) if bind is not None else function

@@ -70,6 +70,7 @@ def _run(path: Path) -> ModuleType:
     name = f"kernelsearch_operator_{path.stem}_{digest(str(path))}"
     loader = SourceFileLoader(name, str(path))
     module = module_from_spec(ModuleSpec(name, loader, origin=str(path)))
+    module.__file__ = str(path)  # so that it finds the files beside it
     writes = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # the folder may be read-only, and is not ours
     try:

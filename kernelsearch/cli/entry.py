@@ -16,6 +16,7 @@ from kernelsearch.cli import (
     explaining,
     following,
     housekeeping,
+    importing,
     listing,
     proposals,
     repairing,
@@ -30,8 +31,8 @@ from kernelsearch.errors import KernelSearchError
 
 __all__ = [
     "auditing", "bundles", "checking", "dashboard", "differing", "doctor", "explaining",
-    "following", "housekeeping", "listing", "main", "proposals", "repairing", "reporting",
-    "scaffold", "showing", "tuning",
+    "following", "housekeeping", "importing", "listing", "main", "proposals", "repairing",
+    "reporting", "scaffold", "showing", "tuning",
 ]  # fmt: skip
 
 EXIT_ERROR = 2

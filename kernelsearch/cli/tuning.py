@@ -10,6 +10,7 @@ import typer
 from kernelsearch import api
 from kernelsearch.cli.app import JsonFlag, TrustFlag, app
 from kernelsearch.cli.console import emit_json, errors, out
+from kernelsearch.cli.importing import import_for_tuning
 from kernelsearch.cli.parsing import parse_workloads, read_shapes
 from kernelsearch.cli.progress import ProgressView
 from kernelsearch.cli.results import print_result
@@ -31,7 +32,8 @@ INTERRUPTED = 130
 @app.command()
 def tune(
     what: Annotated[str, typer.Argument(
-        metavar="OPERATOR", help="Operator name, operator file (.py) or study file (.toml).")],
+        metavar="OPERATOR", help="Operator name, operator file (.py), CUDA file (.cu) or study "
+        "file (.toml).")],
     target: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     budget: Annotated[str | None, typer.Option(
         help="60s, 5m, 200 (candidates), or several: 200,5m.")] = None,
@@ -81,7 +83,10 @@ def tune(
     options.update({k: v for k, v in given.items() if v is not None})
     if timing:
         options["timing"] = timing_settings(timing, where)
-    path = find_operator(file.operator if file is not None else what)
+    if what.endswith(".cu"):
+        path = import_for_tuning(Path(what))
+    else:
+        path = find_operator(file.operator if file is not None else what)
     require_trust(path, trust)
     operator = load_operator(path)
     if shapes is not None:

@@ -95,14 +95,19 @@ def _check_directive(text: str, line: int) -> None:
             {"rule": "include", "line": line, "text": rest[:200]},
         )
     header = name[1]
-    known = header in _ALLOWED_HEADERS or header.startswith(_ALLOWED_FOLDERS)
-    if not known or not _HEADER_NAME.match(header):
+    if not header_allowed(header):
         raise RejectedError(
             f"line {line}: header <{header}> is not one a variant may include; allowed: "
             f"{', '.join(sorted(_ALLOWED_HEADERS))} and those under "
             f"{', '.join(_ALLOWED_FOLDERS)}",
             {"rule": "include", "line": line, "header": header},
         )
+
+
+def header_allowed(header: str) -> bool:
+    """Return whether a variant may ``#include <header>``."""
+    known = header in _ALLOWED_HEADERS or header.startswith(_ALLOWED_FOLDERS)
+    return known and _HEADER_NAME.match(header) is not None
 
 
 def without_comments(source: str, *, keep_strings: bool) -> str:

@@ -45,6 +45,7 @@ static unsigned flat() {
 }
 #define __global__
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __shared__ static
 #define __align__(n)
@@ -173,7 +174,7 @@ def _call(function: Any, operator: Operator, run: Run, plan: LaunchPlan) -> dict
         assert DTYPE_BYTES[dtype.name] == dtype.itemsize
         # NaN around an input shows up in every result that reads it; around an output there is a
         # number that any write changes. Indices must stay legal, or this process would die.
-        outside = MARK if tensor.role == "out" else np.nan if dtype.kind == "f" else 0
+        outside = MARK if tensor.role != "in" else np.nan if dtype.kind == "f" else 0
         whole = np.full(int(np.prod(shape)) + 2 * GUARD, outside, dtype)
         inner = whole[GUARD : whole.size - GUARD]
         inner[:] = run.arrays[name].ravel() if name in run.arrays else np.nan

@@ -1,0 +1,2 @@
+#include <stdio.h>
+int main() { printf("hello\n"); return 0; }
