@@ -1,40 +1,31 @@
-"""Bind the tunables of one variant: Optuna's TPE and a neighbourhood search, in turn.
+"""Bind the tunables of one variant: what was told, asked for and held, and what comes next.
 
-The sampler works on an Optuna study in memory that is rebuilt from the ledger's evaluations at
-every start; the persistent studies are mirrors (``store_optuna``). The two methods alternate
-because neither is safe alone: replayed over recorded kernel spaces, TPE is no better than chance on
-rugged ones, and a neighbourhood search starts slowly on smooth ones. What either suggests is moved
-to the nearest combination that is valid and untried: nothing invalid or known is ever asked for.
+How a point is chosen is a ``methods.Method``; the default is ``guide``. What any of them suggests
+is valid and untried, which is seen to here: nothing invalid or known is ever asked for. The state
+is rebuilt from the ledger's evaluations at every start; Optuna's persistent studies are mirrors.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelsearch.errors import ExpressionError, SpecError, VariantError
 from kernelsearch.expressions import Value
+from kernelsearch.guide import farthest
+from kernelsearch.methods import make_method, sample
 from kernelsearch.records import DTYPE_BYTES, Params, ParamValue
 from kernelsearch.space import Point, Rows, Space
+from kernelsearch.surrogate import Features
 from kernelsearch.variant import Variant
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
-    from optuna.study import Study
-    from optuna.trial import Trial
-
 EXHAUSTIVE = 12
-STARTUP = 8
 STARTUP_WITH_START = 4
-ELITES = 3
-# Ranks below every real objective: TPE looks at the order only.
-FAILED = -1e9
+# Spreading picks the best of so many random points, away from so many known ones.
+SPREAD, TRIED = 32, 256
 
 
 def param_space(variant: Variant, facts: Mapping[str, int], dtype: str) -> Space:
@@ -55,73 +46,54 @@ def param_space(variant: Variant, facts: Mapping[str, int], dtype: str) -> Space
         raise VariantError(str(error), variant.path) from error
 
 
-class ParamSearch:
-    """Ask for params of one variant, and tell what became of them.
+class SpaceSearch:
+    """Ask for params of a space, and tell what became of them.
 
     Deterministic for a seed and an order of asking and telling.
 
     Args:
-        variant: whose tunables are bound.
-        facts: device facts, for the constraints.
-        dtype: element type.
+        space: the valid combinations.
         seed: of every random choice.
         starts: params to try first, for instance the parent's best: each is projected to the
             nearest valid combination.
         history: params and objective (None: failed) of what was evaluated already.
         startup: how many candidates are spread over the space before anything is learned; None
             for a few where a start is known, more where none is.
+        method: name of the way to choose (``methods.METHODS``).
+
+    Raises:
+        UnknownNameError: there is no such method.
+        SpecError: the method needs a package that is not installed.
     """
 
     def __init__(
         self,
-        variant: Variant,
-        facts: Mapping[str, int],
-        dtype: str,
+        space: Space,
         *,
         seed: int = 0,
         starts: Sequence[Params] = (),
         history: Iterable[tuple[Params, float | None]] = (),
         startup: int | None = None,
+        method: str = "guide",
     ) -> None:
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space = param_space(variant, facts, dtype)
-        self._variant = variant
+        self.space = space
+        self._features = Features(space)
         self._rng = np.random.default_rng(seed)
-        default = STARTUP_WITH_START if starts else STARTUP
+        self._method = make_method(method, space, seed)
+        default = self._method.startup
+        if starts:
+            default = min(default, STARTUP_WITH_START)
         self.startup = default if startup is None else startup
         self._told: dict[Point, float | None] = {}
-        self._pending: dict[Point, Trial | None] = {}
-        self._picked: Point | None = None
+        self._pending: set[Point] = set()
         self._skipped: set[Point] = set()
         self._starts = self._places(starts)
         self._first = self._starts[0] if self._starts else None
         self._open = (
             None if self.space.rows is None else np.ones(len(self.space.rows), dtype=np.bool_)
         )
-        self._turn = 0
-        self._distributions = self._make_distributions()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some of these options count as experimental
-            tpe = optuna.samplers.TPESampler(
-                seed=seed, n_startup_trials=1, multivariate=True, constant_liar=True
-            )
-        self._study: Study = optuna.create_study(direction="maximize", sampler=_picker(self, tpe))
         for params, objective in history:
             self.tell(params, objective)
-
-    def _make_distributions(self) -> dict[str, BaseDistribution]:
-        from optuna.distributions import CategoricalDistribution, IntDistribution
-
-        result: dict[str, BaseDistribution] = {}
-        for name, choices in zip(self.space.names, self.space.choices, strict=True):
-            words = any(isinstance(c, str) for c in choices)
-            if words:
-                result[name] = CategoricalDistribution(tuple(range(len(choices))))
-            else:
-                result[name] = IntDistribution(0, len(choices) - 1)
-        return result
 
     # --- what is known ----------------------------------------------------------------------
 
@@ -187,17 +159,10 @@ class ParamSearch:
     def _next(self) -> Point | None:
         if self.is_dry:
             return None
-        self._picked = None
-        trial = self._study.ask(self._distributions)
-        if not (self.space.sizes > 1).any():
-            # Optuna samples nothing where there is nothing to choose.
-            self.pick(dict)
-        point = self._picked
-        if point is None:
-            self._forget(trial)
-            return None
-        self._pending[point] = trial
-        self._close(point)
+        point = self._choose()
+        if point is not None:
+            self._pending.add(point)
+            self._close(point)
         return point
 
     def _again(
@@ -210,7 +175,7 @@ class ParamSearch:
             params = self.space.params(point)
             if admit(params):
                 self._skipped.discard(point)
-                self._pending[point] = None
+                self._pending.add(point)
                 found.append(params)
         return found
 
@@ -221,34 +186,21 @@ class ParamSearch:
             params: its params.
             objective: the larger the better; None if it failed. What was told first stays.
         """
-        from optuna.trial import TrialState, create_trial
-
-        self._variant.check_params(params)
         if objective is not None and not math.isfinite(objective):
             raise ValueError(f"objective must be finite, or None if it failed (got {objective!r})")
         point = self.space.point(params)
         if point in self._told:
             return
         self._told[point] = objective
-        value = FAILED if objective is None else objective
-        trial = self._pending.pop(point, None)
+        self._pending.discard(point)
         self._skipped.discard(point)
         self._close(point)
-        if trial is not None:
-            self._study.tell(trial, value)
-            return
-        indices = dict(zip(self.space.names, point, strict=True))
-        self._study.add_trial(
-            create_trial(
-                state=TrialState.COMPLETE, value=value, params=indices,
-                distributions=self._distributions,
-            )
-        )  # fmt: skip
+        self._method.tell(point, objective)
 
     def skip(self, params: Params) -> None:
         """Say that another process has a candidate; it will be told, or tried again at the end."""
         point = self.space.point(params)
-        self._forget(self._pending.pop(point, None))
+        self._forget(point)
         if point not in self._told:
             self._skipped.add(point)
             self._close(point)
@@ -256,7 +208,7 @@ class ParamSearch:
     def give_back(self, params: Params) -> None:
         """Say that a candidate was not evaluated through no fault of its own: it may come again."""
         point = self.space.point(params)
-        self._forget(self._pending.pop(point, None))
+        self._forget(point)
         if point not in self._told:
             self._skipped.discard(point)
             self._starts.insert(0, point)
@@ -264,11 +216,10 @@ class ParamSearch:
             if self._open is not None and row is not None:
                 self._open[row] = True
 
-    def _forget(self, trial: Trial | None) -> None:
-        from optuna.trial import TrialState
-
-        if trial is not None:
-            self._study.tell(trial, state=TrialState.FAIL)
+    def _forget(self, point: Point) -> None:
+        if point in self._pending:
+            self._pending.discard(point)
+            self._method.forget(point)
 
     def _is_known(self, point: Point) -> bool:
         return point in self._told or point in self._pending or point in self._skipped
@@ -279,11 +230,6 @@ class ParamSearch:
             self._open[row] = False
 
     # --- choosing ---------------------------------------------------------------------------
-
-    def pick(self, suggest: Callable[[], Mapping[str, Any]]) -> Point | None:
-        """Choose the next point; ``suggest`` gives TPE's wish in choice indices."""
-        self._picked = self._choose(suggest)
-        return self._picked
 
     def _places(self, starts: Sequence[Params]) -> list[Point]:
         """Return the valid points nearest to the starts, each once."""
@@ -302,7 +248,7 @@ class ParamSearch:
                 places[self._as_point(rows[best])] = None
         return list(places)
 
-    def _choose(self, suggest: Callable[[], Mapping[str, Any]]) -> Point | None:
+    def _choose(self) -> Point | None:
         while self._starts:
             start = self._starts.pop(0)
             if not self._is_known(start):
@@ -313,102 +259,79 @@ class ParamSearch:
             return self._nearest(origin if self._first is None else self._first)
         if len(self._told) + len(self._pending) < self.startup:
             return self._spread()
-        self._turn += 1
-        if self._turn % 2:
-            point = self._neighbour()
-            if point is not None:
-                return point
-        suggested = suggest()
-        if not suggested:
-            return self._spread()
-        return self._nearest([int(suggested[n]) for n in self.space.names])
+        return self._method.choose(self._pending_now(), self._fresh, self._untried())
 
-    def _untried(self, around: Point | None) -> Rows:
-        """Return the untried valid points: all of them, or a drawn pool of a huge space."""
-        if self.space.rows is not None and self._open is not None:
-            return self.space.rows[self._open]
-        pool = [self.space.draw(256, self._rng)]
-        if around is not None:
-            centre = np.array([around], dtype=np.int32)
-            pool += [centre[self.space.valid(centre)], self.space.neighbours(around)]
-        rows = np.concatenate(pool)
-        return self._fresh(rows)
+    def _pending_now(self) -> list[Point]:
+        """Return what is being measured, here or elsewhere, in an order that a seed repeats."""
+        return sorted(self._pending | self._skipped)
+
+    def _untried(self) -> Rows | None:
+        """Return the untried points of a listed space; None of another."""
+        if self.space.rows is None or self._open is None:
+            return None
+        return self.space.rows[self._open]
 
     def _fresh(self, rows: Rows) -> Rows:
+        if self._open is not None:
+            return rows[self._open[self.space.places(rows)]]
         return rows[[i for i, r in enumerate(rows.tolist()) if not self._is_known(tuple(r))]]
 
-    def _nearest(self, wish: Sequence[int]) -> Point | None:
-        rows = self._untried(tuple(wish))
-        if not len(rows):
+    def _nearest(self, wish: Point) -> Point | None:
+        """Return an untried point of a small space near ``wish``."""
+        rows = self._untried()
+        if rows is None or not len(rows):
             return None
-        distances = self.space.distances(rows, wish)
-        nearest = np.flatnonzero(distances == distances.min())
-        return self._as_point(rows[nearest[int(self._rng.integers(len(nearest)))]])
+        return self._as_point(rows[int(np.argmin(self.space.distances(rows, wish)))])
 
     def _spread(self) -> Point | None:
         """Return the one of a few random points that is farthest from all that were tried."""
-        rows = self._untried(None)
+        rows = sample(SPREAD, self.space, self._fresh, self._untried(), self._rng)
         if not len(rows):
             return None
-        rows = rows[self._rng.integers(0, len(rows), size=32)]
-        tried = [*self._told, *self._pending]
+        tried = [*self._told, *self._pending_now()][-TRIED:]
         if not tried:
             return self._as_point(rows[0])
-        gaps = np.min([self.space.distances(rows, t) for t in tried], axis=0)
-        return self._as_point(rows[int(np.argmax(gaps))])
-
-    def _neighbour(self) -> Point | None:
-        """Return an untried neighbour (of the nearer half) of one of the best; None: none left."""
-        good = sorted(
-            ((v, p) for p, v in self._told.items() if v is not None), key=lambda g: -g[0]
-        )  # fmt: skip
-        elites = [p for _, p in good[:ELITES]]
-        for which in self._rng.permutation(len(elites)).tolist():
-            rows = self._fresh(self.space.neighbours(elites[which]))
-            if not len(rows):
-                continue
-            distances = self.space.distances(rows, elites[which])
-            nearer = rows[np.argsort(distances, kind="stable")[: -(-len(rows) // 2)]]
-            return self._as_point(nearer[int(self._rng.integers(len(nearer)))])
-        return None
+        known = np.array(tried, dtype=np.int32)
+        return self._as_point(rows[farthest(self._features, rows, known)])
 
     @staticmethod
     def _as_point(row: NDArray[np.int32]) -> Point:
         return tuple(int(i) for i in row)
 
 
-def _picker(search: ParamSearch, tpe: BaseSampler) -> BaseSampler:
-    """Return a sampler that lets ``search`` choose, with TPE's wish at hand."""
-    from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial, TrialState
+class ParamSearch(SpaceSearch):
+    """The search over the tunables of one variant.
 
-    class Picker(BaseSampler):
-        def infer_relative_search_space(
-            self, study: Study, trial: FrozenTrial
-        ) -> dict[str, BaseDistribution]:
-            del study, trial
-            return search._distributions
+    Args:
+        variant: whose tunables are bound.
+        facts: device facts, for the constraints.
+        dtype: element type.
+        seed / starts / history / startup / method: as for ``SpaceSearch``.
+    """
 
-        def sample_relative(
-            self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-        ) -> dict[str, Any]:
-            def suggest() -> Mapping[str, Any]:
-                return tpe.sample_relative(study, trial, search_space)
+    def __init__(
+        self,
+        variant: Variant,
+        facts: Mapping[str, int],
+        dtype: str,
+        *,
+        seed: int = 0,
+        starts: Sequence[Params] = (),
+        history: Iterable[tuple[Params, float | None]] = (),
+        startup: int | None = None,
+        method: str = "guide",
+    ) -> None:
+        self._variant = variant
+        super().__init__(
+            param_space(variant, facts, dtype), seed=seed, starts=starts, history=history,
+            startup=startup, method=method,
+        )  # fmt: skip
 
-            point = search.pick(suggest)
-            if point is None:
-                return dict.fromkeys(search.space.names, 0)
-            return dict(zip(search.space.names, point, strict=True))
+    def tell(self, params: Params, objective: float | None) -> None:
+        """Say what became of a candidate, whoever evaluated it: see ``SpaceSearch.tell``.
 
-        def sample_independent(
-            self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
-        ) -> Any:
-            return tpe.sample_independent(study, trial, name, distribution)
-
-        def after_trial(
-            self, study: Study, trial: FrozenTrial, state: TrialState,
-            values: Sequence[float] | None,
-        ) -> None:  # fmt: skip
-            tpe.after_trial(study, trial, state, values)
-
-    return Picker()
+        Raises:
+            RejectedError: a value is not among its tunable's choices.
+        """
+        self._variant.check_params(params)
+        super().tell(params, objective)

@@ -293,6 +293,12 @@ class Space:
         strides = np.concatenate([np.cumprod(self.sizes[:0:-1])[::-1], [1]])[: len(self.sizes)]
         return np.asarray(rows.astype(np.int64) @ strides.astype(np.int64))
 
+    def places(self, rows: Rows) -> NDArray[np.intp]:
+        """Return the places in ``rows`` of valid points of a listed space."""
+        if self._ids is None:
+            raise ValueError("the points of this space are not listed")
+        return np.searchsorted(self._ids, self.numbers(rows))
+
     def row_of(self, point: Point) -> int | None:
         """Return the place of a point in ``rows``; None if it is not valid."""
         if self._ids is None:
