@@ -21,6 +21,7 @@ class Progress:
         sol_fraction: speed of light / best time, geometric mean over the workloads.
         elapsed_s: since this run began; ``per_minute``: candidates of this run a minute.
         budget: what is left, for people.
+        since_best: evaluations since the best one came.
         latest: the evaluation that caused this event, if one did.
         message: one line for people.
     """
@@ -35,6 +36,7 @@ class Progress:
     elapsed_s: float = 0.0
     per_minute: float = 0.0
     budget: str = ""
+    since_best: int = 0
     latest: Evaluation | None = None
     latest_variant: str = ""
     message: str = ""

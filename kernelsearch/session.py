@@ -140,6 +140,7 @@ class StudyRun:
         self._incumbent: Bound | None = None
         self._current: Work | None = None
         self._phase = "baseline"
+        self._budget: Budget | None = None
         self._started = time.perf_counter()
         self._done_here = 0
         self._proposal_turn = 0
@@ -221,6 +222,7 @@ class StudyRun:
 
     def _search(self, budget: Budget) -> None:
         budget.start(self.study.archive.count())
+        self._budget = budget
         self._restore_incumbent()
         while True:
             self._fill(budget)
@@ -580,7 +582,8 @@ class StudyRun:
             best_variant=archive.variant(best.candidate.variant).name if best is not None else "",
             sol_fraction=fraction, elapsed_s=elapsed,
             per_minute=60.0 * self._done_here / elapsed if elapsed > 0 else 0.0,
-            latest=evaluation,
+            budget=self._budget.left(archive.count()) if self._budget is not None else "",
+            since_best=archive.since_best(), latest=evaluation,
             latest_variant=archive.variant(work.candidate.variant).name if work else "",
             message=message,
         ))  # fmt: skip

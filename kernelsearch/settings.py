@@ -153,7 +153,9 @@ def load_study_file(path: Path) -> StudyFile:
     except OSError as error:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:  # also an endless integer, or nested too deeply
-        raise StudyError(f"{path}: is not TOML ({error})") from error
+        raise StudyError(
+            f"{path}: is not TOML ({error}); docs/studies.md shows what it holds"
+        ) from error
     for key, item in value.items():
         if key not in _FILE_TYPES:
             raise StudyError(f"{path}: unknown key {key!r}; known: {', '.join(_FILE_TYPES)}")

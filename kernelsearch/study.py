@@ -85,12 +85,16 @@ class Study:
             VariantError: a variant file is malformed.
             StorageError: the folder or the storage cannot be used.
         """
+        # Read before anything is written: a wrong variant file leaves no empty study behind.
+        initial = initial_variants(settings, operator)
+        if not initial and not folder.is_dir():
+            raise _no_variant(settings, operator)
         ensure_folder(folder)
         ledger = open_ledger(url, folder, create=True)
         study = cls(folder, settings, operator, device, ledger)
         stored = ledger.read_settings() or study._begin()
         study._check_same(stored)
-        study._add_initial_variants()
+        study._add_initial_variants(initial)
         study.refresh()
         return study
 
@@ -107,7 +111,7 @@ class Study:
         settings = StudySettings.from_json(stored["settings"])
         study = cls(folder, settings, operator, device, ledger)
         study._check_same(stored)
-        study._add_initial_variants()
+        study._add_initial_variants(initial_variants(settings, operator))
         study.refresh()
         return study
 
@@ -134,27 +138,12 @@ class Study:
     def _check_same(self, stored: Mapping[str, Any]) -> None:
         _check_same(stored, self.key, self.folder, self.operator, self.device)
 
-    def _add_initial_variants(self) -> None:
-        paths: list[Path] = []
-        if self.settings.templates and self.operator.path is not None:
-            paths += template_paths(self.operator.name, self.settings.target)
-        paths += [Path(p) for p in self.settings.variants]
-        sources = self.operator.sources.get(self.settings.target, ())
-        for number, source in enumerate(sources):
-            name = BASELINE if number == 0 else f"own{number}"
-            variant = parse_variant(source, self.settings.target, name)
-            variant.check_against(self.operator)
-            self.add_variant(variant, "operator")
-        if not paths and not sources and not self.ledger.variants():
-            raise StudyError(
-                f"operator {self.operator.name} has no variant for target "
-                f"{self.settings.target}; give at least one with --variant FILE"
-            )
-        for path in paths:
-            variant = load_variant(path)
-            variant.check_against(self.operator)
-            if self.settings.dtype in variant.dtypes:
-                self.add_variant(variant, "template")
+    def _add_initial_variants(self, initial: Sequence[tuple[Variant, str]]) -> None:
+        if not initial and not self.ledger.variants():
+            raise _no_variant(self.settings, self.operator)
+        for variant, proposer in initial:
+            if proposer == "operator" or self.settings.dtype in variant.dtypes:
+                self.add_variant(variant, proposer)
 
     # --- variants ----------------------------------------------------------------------------
 
@@ -385,6 +374,33 @@ class Study:
         """Return the geometric mean of the best candidate's times, microseconds."""
         best = self.archive.best()
         return geometric_mean(list(best.times_us().values())) if best is not None else None
+
+
+def initial_variants(settings: StudySettings, operator: Operator) -> list[tuple[Variant, str]]:
+    """Return the variants a study begins with, each with where it comes from.
+
+    Raises:
+        VariantError: a variant file is malformed, or is of another operator.
+    """
+    found = []
+    for number, source in enumerate(operator.sources.get(settings.target, ())):
+        name = BASELINE if number == 0 else f"own{number}"
+        found.append((parse_variant(source, settings.target, name), "operator"))
+    paths: list[Path] = []
+    if settings.templates and operator.path is not None:
+        paths += template_paths(operator.name, settings.target)
+    paths += [Path(p) for p in settings.variants]
+    found += [(load_variant(path), "template") for path in paths]
+    for variant, _ in found:
+        variant.check_against(operator)
+    return found
+
+
+def _no_variant(settings: StudySettings, operator: Operator) -> StudyError:
+    return StudyError(
+        f"operator {operator.name} has no variant for target {settings.target}; give at least one "
+        "with --variant FILE"
+    )
 
 
 class StoredStudy:

@@ -428,7 +428,9 @@ def load_variant(path: Path, include_dir: Path | None = None) -> Variant:
     except UnicodeDecodeError as error:
         raise VariantError(f"is not UTF-8 text (byte {error.start})", str(path)) from None
     except OSError as error:
-        raise VariantError(f"cannot be read ({error.strerror})", str(path)) from None
+        raise VariantError(
+            f"cannot be read ({error.strerror}); check the path", str(path)
+        ) from None
     return parse_variant(text, language, str(path), include_dir)
 
 
@@ -473,7 +475,10 @@ def metadata_text(text: str, language: str, path: str) -> tuple[str, int]:
         opening = _CUDA_OPENING.search(text)
         match = CUDA_BLOCK.match(text, opening.start()) if opening is not None else None
         if match is None:
-            raise VariantError("has no /* kernelsearch ... */ block; see docs/variants.md", path, 1)
+            raise VariantError(
+                "has no /* kernelsearch ... */ block; docs/variants.md says what it holds, and "
+                "`kernelsearch new NAME` writes an example", path, 1,
+            )  # fmt: skip
         return match[1], text.count("\n", 0, match.start(1)) + 1
     try:
         tree = ast.parse(text)

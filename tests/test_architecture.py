@@ -302,7 +302,7 @@ TABLE: dict[str, dict[str, str]] = {
             "api bench cli.app cli.console cli.parsing cli.progress cli.trust errors home "
             "operator operators_io records resources session settings targets.choose variant"
         ),
-        "cli.console": "wire",
+        "cli.console": "report.words wire",
         "cli.dashboard": (
             "cli.app cli.console cli.studies report.collect report.text store_dashboard study"
         ),

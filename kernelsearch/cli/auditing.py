@@ -10,7 +10,7 @@ import typer
 
 from kernelsearch.audit import AuditRow, ClaimVerdict, all_hold, audit_study
 from kernelsearch.cli.app import JsonFlag, TrustFlag, app
-from kernelsearch.cli.console import emit_json, errors, out, ratio, table
+from kernelsearch.cli.console import coloured, emit_json, errors, out, ratio, table
 from kernelsearch.cli.studies import find_study, study_operator
 from kernelsearch.errors import ArgumentError
 from kernelsearch.home import cache_folder
@@ -61,6 +61,6 @@ def _print(rows: Sequence[AuditRow]) -> None:
         shown.add_row(
             row.name, " ".join(f"{k}={v}" for k, v in row.params.items()), ratio(row.claimed),
             ratio(row.measured), interval, str(row.cases or "-"),
-            f"[{'green' if good else 'red'}]{row.verdict}[/]", note,
+            coloured(str(row.verdict), "green" if good else "red"), note,
         )  # fmt: skip
     out.print(shown)

@@ -12,7 +12,7 @@ import typer
 from kernelsearch import api
 from kernelsearch.bench import BenchRow, bench_variants
 from kernelsearch.cli.app import JsonFlag, TrustFlag, app
-from kernelsearch.cli.console import emit_json, microseconds, out, percent, ratio, table
+from kernelsearch.cli.console import coloured, emit_json, microseconds, out, percent, ratio, table
 from kernelsearch.cli.parsing import parse_params, parse_workloads
 from kernelsearch.cli.progress import ProgressView
 from kernelsearch.cli.trust import require_trust
@@ -146,12 +146,14 @@ def _print_verdicts(variant: Variant, found: Sequence[Evaluation], json_: bool) 
         if evaluation.ok:
             exam: Any = evaluation.evidence.get("examined", {})
             more = ", ".join(n.replace("_", " ") for n in exam.get("passed", ()))
-            out.print(
-                f"[green]right[/]  {variant.name} {params}: {len(evaluation.verified)} cases, "
-                f"examined on {exam.get('cases', 0)} more ({more})", highlight=False,
-            )  # fmt: skip
+            out.print(coloured("right", "green"), coloured(
+                f" {variant.name} {params}: {len(evaluation.verified)} cases, "
+                f"examined on {exam.get('cases', 0)} more ({more})"
+            ))  # fmt: skip
         else:
-            out.print(f"[red]{evaluation.status}[/]  {variant.name} {params}", highlight=False)
+            out.print(
+                coloured(str(evaluation.status), "red"), coloured(f" {variant.name} {params}")
+            )
             out.print(f"  {evaluation.message}", markup=False, highlight=False)
             for name, value in evaluation.evidence.items():
                 if name != "log":

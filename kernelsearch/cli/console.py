@@ -7,9 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
+from kernelsearch.report.words import clean
 from kernelsearch.wire import jsonable
 
 out = Console(soft_wrap=True)
@@ -48,9 +50,25 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
-def table(title: str, *columns: str) -> Table:
+def coloured(text: str, style: str = "") -> Text:
+    """Return a text for people that is shown as it is: names may look like Rich's markup."""
+    return Text(clean(text), style=style)
+
+
+class PlainTable(Table):
+    """A table whose texts are no markup: what candidates write is among them."""
+
+    def add_row(
+        self, *cells: RenderableType | None, style: Any = None, end_section: bool = False
+    ) -> None:
+        """Add a row; a cell that is text is shown as it is."""
+        plain = (coloured(c) if isinstance(c, str) else c for c in cells)
+        super().add_row(*plain, style=style, end_section=end_section)
+
+
+def table(title: str, *columns: str) -> PlainTable:
     """Return an empty table; columns that start with ``>`` are right-aligned."""
-    result = Table(title=title or None, title_justify="left", header_style="bold")
+    result = PlainTable(title=title or None, title_justify="left", header_style="bold")
     for column in columns:
         right = column.startswith(">")
         result.add_column(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from kernelsearch.cli.app import JsonFlag, app
 from kernelsearch.cli.console import emit_json, microseconds, out, ratio, table
@@ -114,9 +113,7 @@ def _print_times(first: Kernel, second: Kernel) -> None:
     rows = table("times of the search", "workload", ">A", ">B", ">A / B")
     for key in shared:
         before, after = first.times_us[key], second.times_us[key]
-        rows.add_row(
-            Text(clean(key)), microseconds(before), microseconds(after), ratio(before / after)
-        )
+        rows.add_row(key, microseconds(before), microseconds(after), ratio(before / after))
     if first.study == second.study:
         rows.add_row("speed-up", ratio(first.speedup), ratio(second.speedup), "")
     out.print(rows)

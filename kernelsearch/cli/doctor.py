@@ -11,7 +11,7 @@ import typer
 from kernelsearch import sandbox
 from kernelsearch.ceilings import with_ceilings
 from kernelsearch.cli.app import JsonFlag, app
-from kernelsearch.cli.console import emit_json, out, table
+from kernelsearch.cli.console import coloured, emit_json, out, table
 from kernelsearch.errors import KernelSearchError
 from kernelsearch.home import cache_folder, ensure_folder, home, lock_path
 from kernelsearch.locks import DeviceLock
@@ -108,20 +108,20 @@ def _print(report: dict[str, Any]) -> None:
     for name, target in report["targets"].items():
         if target["ok"]:
             detail = f"{target['device']} ({target['arch']}; {target['driver']})"
-            rows.add_row(f"target {name}", "[green]ready[/]", detail)
+            rows.add_row(f"target {name}", coloured("ready", "green"), detail)
             ceilings = ", ".join(f"{k} {v:.4g}" for k, v in target["ceilings"].items())
             if ceilings:
                 rows.add_row("", "", ceilings)
         else:
-            rows.add_row(f"target {name}", "[yellow]not here[/]", target["why"])
+            rows.add_row(f"target {name}", coloured("not here", "yellow"), target["why"])
     compile_ = report["compile"]
-    state = "[green]ready[/]" if compile_["ok"] else "[yellow]not here[/]"
+    state = coloured("ready", "green") if compile_["ok"] else coloured("not here", "yellow")
     rows.add_row("NVRTC (no GPU needed)", state, compile_.get("why", "compiles for sm_90a"))
     for layer, offer in report["isolation"].items():
-        state = "[green]ready[/]" if offer else "[yellow]not here[/]"
+        state = coloured("ready", "green") if offer else coloured("not here", "yellow")
         rows.add_row(f"isolation by {layer}", state, offer or _WITHOUT[layer])
     where = report["home"]
-    state = "[green]writable[/]" if where["ok"] else "[red]not writable[/]"
+    state = coloured("writable", "green") if where["ok"] else coloured("not writable", "red")
     rows.add_row("home", state, where["path"])
     have = [k for k, v in report["extras"].items() if v]
     rows.add_row("extras", "", ", ".join(have) or "none installed")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from kernelsearch.cli.app import JsonFlag, app
 from kernelsearch.cli.console import emit_json, microseconds, out, ratio, table
@@ -48,7 +47,7 @@ def history(
     rows = table("", ">no.", ">after", ">time", ">speed-up", ">step", "variant")
     for line in lines:
         state = "" if line["status"] == "ok" else f": {line['status']}"
-        name = Text(clean(f"{line['variant']} {params(line['params'])}".rstrip() + state))
+        name = f"{line['variant']} {params(line['params'])}".rstrip() + state
         rows.add_row(
             str(line["number"]), duration(line["elapsed_s"]), microseconds(line["time_us"]),
             ratio(line["speedup"]), ratio(line["step"]), name,

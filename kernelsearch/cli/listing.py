@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kernelsearch.cli.app import JsonFlag, app
-from kernelsearch.cli.console import emit_json, out, ratio, table
+from kernelsearch.cli.console import coloured, emit_json, out, ratio, table
 from kernelsearch.cli.studies import study_folders
 from kernelsearch.errors import KernelSearchError
 from kernelsearch.operators_io import load_operator
@@ -79,7 +79,7 @@ def _studies(json_: bool) -> None:
     rows = table("", "study", "operator", "dtype", "device", ">speed-up", "winner")
     for entry in found:
         if "error" in entry:
-            rows.add_row(entry["name"], "[red]unreadable[/]", "", entry["error"], "", "")
+            rows.add_row(entry["name"], coloured("unreadable", "red"), "", entry["error"], "", "")
             continue
         rows.add_row(entry["name"], entry["operator"], entry["dtype"], entry["device"],
                      ratio(entry.get("speedup")), entry.get("variant", "unfinished"))  # fmt: skip

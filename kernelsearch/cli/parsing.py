@@ -35,6 +35,13 @@ def parse_workloads(operator: Operator, text: str) -> str | tuple[Workload, ...]
                 ) from None
             if not equals:
                 raise WorkloadError(f"--workloads: {item.strip()!r} must look like rows=4096")
+        missing = [s for s in operator.symbols if s not in sizes]
+        if missing:
+            example = ",".join(f"{s}={sizes.get(s, 'N')}" for s in operator.symbols)
+            raise WorkloadError(
+                f"--workloads: {part.strip()!r} lacks {', '.join(missing)}; write all sizes of a "
+                f"workload as {example} (';' begins the next workload)"
+            )
         workloads.append(Workload(sizes, distribution or "default"))
     for workload in workloads:
         operator.check_workload(workload, "--workloads")

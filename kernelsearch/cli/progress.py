@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -11,12 +12,13 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 
-from kernelsearch.cli.console import errors, microseconds, percent, ratio
+from kernelsearch.cli.console import coloured, errors, microseconds, percent, ratio
 from kernelsearch.events import Progress
 from kernelsearch.records import Evaluation
 
 LINE_EVERY_S = 5.0
 RECENT = 6
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 class ProgressView:
@@ -32,7 +34,8 @@ class ProgressView:
         self.title, self.quiet = title, quiet
         self.console = console or errors
         self._live: Live | None = None
-        self._recent: list[str] = []
+        self._recent: list[tuple[str, str]] = []
+        self._bests: list[float] = []
         self._last_line = 0.0
         self._last_best: float | None = None
 
@@ -55,8 +58,11 @@ class ProgressView:
         if self.quiet:
             return
         if progress.latest is not None:
-            self._recent = [*self._recent, _line(progress.latest, progress.latest_variant)]
-            self._recent = self._recent[-RECENT:]
+            style = "" if progress.latest.ok else "red"
+            line = (_line(progress.latest, progress.latest_variant), style)
+            self._recent = [*self._recent, line][-RECENT:]
+        if progress.best_speedup is not None:
+            self._bests.append(progress.best_speedup)
         if self._live is not None:
             self._live.update(self._panel(progress))
             return
@@ -73,15 +79,43 @@ class ProgressView:
         best = "-"
         if progress.best_us is not None:
             best = f"{microseconds(progress.best_us)}  ({progress.best_variant})"
-        grid.add_row("best", best)
-        grid.add_row("speed-up", f"{ratio(progress.best_speedup)} over naive")
-        grid.add_row("of speed of light", percent(progress.sol_fraction))
-        grid.add_row("candidates", f"{progress.candidates}  ({progress.per_minute:.0f} a minute)")
-        grid.add_row("failed", _failures(progress))
-        grid.add_row("elapsed", f"{progress.elapsed_s:.0f} s   {progress.phase}")
-        for line in self._recent:
-            grid.add_row("", line)
-        return Panel(grid, title=self.title, title_align="left", expand=False)
+        gain = f"{ratio(progress.best_speedup)} over naive"
+        share = f"{percent(progress.sol_fraction)} of speed of light"
+        rows = [
+            ("speed-up", coloured(f"{gain}, {share}", "bold green")),
+            ("best", coloured(best)),
+            ("so far", coloured(f"{spark(self._bests)}  {_waited(progress.since_best)}")),
+            ("candidates", coloured(
+                f"{progress.candidates}  ({progress.per_minute:.0f} a minute), failed: "
+                f"{_failures(progress)}"
+            )),
+            ("time", coloured(f"{progress.elapsed_s:.0f} s, {progress.phase}")),
+            ("left", coloured(progress.budget or "-")),
+        ]  # fmt: skip
+        for name, words in rows:
+            grid.add_row(name, words)
+        for number, (line, style) in enumerate(self._recent):
+            grid.add_row("latest" if number == 0 else "", coloured(line, style))
+        return Panel(grid, title=coloured(self.title), title_align="left", expand=False)
+
+
+def spark(values: Sequence[float], width: int = 30) -> str:
+    """Return a row of blocks that shows how values rose, the newest on the right."""
+    if not values:
+        return ""
+    step = max(1, -(-len(values) // width))
+    shown = [max(values[i : i + step]) for i in range(0, len(values), step)]
+    low, high = min(shown), max(shown)
+    size = high - low
+    return "".join(
+        BLOCKS[round((v - low) / size * (len(BLOCKS) - 1)) if size else 0] for v in shown
+    )
+
+
+def _waited(since_best: int) -> str:
+    if since_best == 0:
+        return "the latest is the best"
+    return f"{since_best} candidate{'s' if since_best != 1 else ''} since the best"
 
 
 def _failures(progress: Progress) -> str:

@@ -81,7 +81,8 @@ def tell(
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise VariantError(f"cannot be read ({error})", str(file)) from error
+        why = getattr(error, "strerror", None) or str(error)
+        raise VariantError(f"cannot be read ({why}); check the path", str(file)) from error
     opened = open_study(find_study(study), trust)
     try:
         hash_ = _parent(opened, parent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelsearch.cli.console import microseconds, out, percent, ratio, table
+from kernelsearch.cli.console import coloured, microseconds, out, percent, ratio, table
 from kernelsearch.result import Result
 
 
@@ -10,11 +10,13 @@ def print_result(result: Result) -> None:
     """Print what was found, by how much, how it was checked, and what to do with it."""
     params = " ".join(f"{k}={v}" for k, v in result.params.items())
     out.print(
-        f"[bold]{result.operator}[/] {result.dtype} on {result.device}: "
-        f"[bold green]{ratio(result.speedup)}[/] over {result.baseline} "
-        f"(95 % interval {ratio(result.low)} to {ratio(result.high)}, {result.cache} caches)",
-        highlight=False,
-    )
+        coloured(result.operator, "bold"), coloured(f"{result.dtype} on {result.device}:"),
+        coloured(ratio(result.speedup), "bold green"),
+        coloured(
+            f"over {result.baseline} (95 % interval {ratio(result.low)} to {ratio(result.high)}, "
+            f"{result.cache} caches)"
+        ),
+    )  # fmt: skip
     rows = table("", "workload", ">time", ">naive", ">speed-up", ">of speed of light")
     for row in result.workloads:
         rows.add_row(
@@ -43,6 +45,7 @@ def print_result(result: Result) -> None:
     out.print(f"study     {result.folder}", markup=False, highlight=False)
     out.print(
         f"next      kernelsearch show {result.folder} --source\n"
+        f"          kernelsearch report {result.folder} -o report.html\n"
         f"          kernelsearch export {result.folder} -o {result.operator}-bundle",
         markup=False, highlight=False,
     )  # fmt: skip

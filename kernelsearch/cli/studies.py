@@ -49,9 +49,14 @@ def find_study(text: str) -> Path:
         return (exact or named)[0]
     if named:
         raise StudyError(f"{text!r} may be any of {', '.join(p.name for p in named)}; say more")
-    raise UnknownNameError(
-        "study", text, [p.name for p in known], "(see `kernelsearch list --studies`)"
-    )
+    if path.is_dir():
+        raise StudyError(
+            f"the folder {text} holds no study; `kernelsearch list --studies` lists the known ones"
+        )
+    remedy = "(see `kernelsearch list --studies`)"
+    if not known:
+        remedy = "yet: begin one with `kernelsearch tune OPERATOR`, or name its folder"
+    raise UnknownNameError("study", text, [p.name for p in known], remedy)
 
 
 def study_operator(folder: Path, trust: bool) -> tuple[Operator, StudySettings]:

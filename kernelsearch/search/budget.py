@@ -82,6 +82,16 @@ class Budget:
             return f"no better one among the last {waited} candidates"
         return None
 
+    def left(self, spent: int) -> str:
+        """Return what is left, for people: ``41 s, 120 candidates``; "" where nothing limits."""
+        seconds, candidates = self.seconds_left(), self.candidates_left(spent)
+        parts = [] if seconds is None else [f"{seconds:.0f} s"]
+        if candidates is not None:
+            parts.append(f"{candidates} candidates")
+        if self.patience is not None:
+            parts.append(f"ends after {self.patience} without a better one")
+        return ", ".join(parts)
+
     def __str__(self) -> str:
         parts = []
         if self.candidates is not None:

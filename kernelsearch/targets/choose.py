@@ -24,11 +24,16 @@ def choose_target(name: str, cache: Path, arch: str | None = None) -> Target:
         MissingExtraError: ``cuda`` was asked for and its packages are not installed.
     """
     if name not in NAMES:
-        raise UnknownNameError("target", name, NAMES)
+        raise UnknownNameError("target", name, NAMES, "(cuda is an NVIDIA GPU)")
     if name == "cpu":
         return _cpu()
     if name == "cuda":
-        return _cuda(cache, arch)
+        try:
+            return _cuda(cache, arch)
+        except TargetUnavailableError as error:
+            raise TargetUnavailableError(
+                f"{error}; `kernelsearch doctor` says what works here, and --target cpu does"
+            ) from error
     try:
         return _cuda(cache, arch)
     except (TargetUnavailableError, MissingExtraError):

@@ -112,7 +112,7 @@ def test_doctor_and_list(command: Command) -> None:
         (("tune", "softmax", "--target", "tpu"), ("unknown target 'tpu'",)),
         (("tune", "softmax", "--budget", "soon"), ("budget", "soon", "90s")),
         (("tune", "softmax", "--workloads", "rows=x"), ("rows=x", "whole number")),
-        (("tune", "softmax", "--workloads", "rows=4"), ("cols", "missing")),
+        (("tune", "softmax", "--workloads", "rows=4"), ("lacks cols",)),
         (("tune", "softmax", "--cache", "warm"), ("cold", "warm")),
         (("tune", "softmax", "--proposer", "oracle"), ("unknown proposer 'oracle'",)),
         (("tune", "nothere.toml"), ("nothere.toml", "rms_norm")),

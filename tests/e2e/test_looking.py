@@ -55,7 +55,7 @@ def test_files_and_studies(command: Command, made: Made, tmp_path: Path) -> None
     ("{study}", "missing.cu", "missing.cu"),
     ("{study}:nave", "{study}", "did you mean 'naive'"),
     ("mine.cu", ":naive", "STUDY:naive"),
-    ("nowhere", "{study}", "list --studies"),
+    ("nowhere", "{study}", "name its folder"),
 ])  # fmt: skip
 def test_a_side_that_is_not_there(command: Command, made: Made, tmp_path: Path, a: str, b: str,
                                   says: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
