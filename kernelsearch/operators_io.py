@@ -32,9 +32,8 @@ def find_operator(name_or_path: str | Path) -> Path:
     text = str(name_or_path)
     if text.endswith((".cu", ".cuh")):
         raise OperatorError(
-            f"{text!r} is a kernel, and what is tuned is an operator: what a kernel must compute. "
-            f"Name its operator and hand the kernel over: kernelsearch tune OPERATOR --variant "
-            f"{text} (docs/variants.md); `kernelsearch new NAME` writes an operator to start from"
+            f"{text!r} is a kernel, and an operator is wanted here: what a kernel must compute. "
+            f"`kernelsearch import {text}` makes one from it"
         )
     if isinstance(name_or_path, Path) or text.endswith(".py") or "/" in text or "\\" in text:
         path = Path(text)

@@ -14,7 +14,7 @@ TUNE = ("tune", "rms_norm", "--target", "cpu")
 
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "misspelt operator": (("tune", "rmsnorm"), ("'rmsnorm'", "did you mean 'rms_norm'")),
-    "a kernel for an operator": (("tune", "k.cu"), ("tune OPERATOR --variant k.cu",)),
+    "a kernel for an operator": (("bench", "k.cu"), ("kernelsearch import k.cu",)),
     "gpu for cuda": (("tune", "rms_norm", "--target", "gpu"), ("cuda is an NVIDIA GPU",)),
     "a budget in words": ((*TUNE, "--budget", "10 minutes"), ("200,10m",)),
     "a dtype of another library": ((*TUNE, "--dtype", "fp16"), ("float32, float64", "--dtype")),
