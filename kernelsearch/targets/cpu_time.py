@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelsearch import measure
-from kernelsearch.errors import CheatedError
+from kernelsearch.errors import CheatedError, NondeterministicError
 from kernelsearch.records import BufferSpec, TimeReport, TimeRequest
 from kernelsearch.targets.cpu_flush import flusher
 from kernelsearch.targets.cpu_guard import last_words
@@ -37,6 +37,8 @@ MAX_BYTES = 6 << 30
 # Data that can be flushed need no rotation beyond one sample: with this much, a kernel that moves
 # less than 600 GB/s fills a sample of 100 us without using any of it twice.
 FLUSHED_BYTES = 64 << 20
+# So much of a sample's outputs is compared with those of earlier calls on the same inputs.
+COMPARED_BYTES = 8 << 20
 
 
 def time_plans(
@@ -53,7 +55,9 @@ def time_plans(
     result that is already there, or kept in a workspace, would make a call look free.
 
     Raises:
-        CheatedError: a batch took no time. LaunchError and others: as when run once.
+        CheatedError: a batch took no time.
+        NondeterministicError: calls on the same inputs gave different results.
+        LaunchError and others: as when run once.
     """
     settings = request.settings
     with contextlib.ExitStack() as stack:
@@ -149,6 +153,8 @@ class _Bench:
         self.position = 0
         self.batches = 0
         self.captured: list[int] = []
+        # What came out first, by input set and output.
+        self.results: dict[tuple[int, str], NDArray[np.uint8]] = {}
         self.inout = [s.name for s in sets[0] if s.role == "inout"]
         self.outputs = [s.name for s in sets[0] if s.role == "out"]
         self.neighbours: Neighbours
@@ -188,6 +194,8 @@ class _Bench:
             )
         if slot is not None:
             self._capture(slot, self.rng.choice(used))
+        if contender == 0 and self.request.deterministic:
+            self._compare(used)
         # After the call, not before the next one: that would bring the outputs into the cache.
         self._spoil(contender, used)
         self._restore(used)
@@ -227,6 +235,28 @@ class _Bench:
             if spec.sink is not None:
                 copy_out(self.arenas[index].raw(spec.name), spec.sink)
         self.captured[slot] = index % len(self.request.sets)
+
+    def _compare(self, used: Sequence[int]) -> None:
+        """Compare results of these calls, as many as can be afforded, with the first ones.
+
+        Raises:
+            NondeterministicError: a call did something else than others on the same inputs.
+        """
+        names = [*self.outputs, *self.inout]
+        size = sum(self.arenas[used[0]].raw(name).nbytes for name in names)
+        affordable = COMPARED_BYTES // max(1, size)
+        for index in self.rng.sample(used, min(len(used), affordable)):
+            which = index % len(self.request.sets)
+            for name in names:
+                found = self.arenas[index].raw(name)
+                first = self.results.get((which, name))
+                if first is None:
+                    self.results[which, name] = found.copy()
+                elif not np.array_equal(first, found):
+                    raise NondeterministicError(
+                        f"{name} is not the same after all timed calls on the same inputs",
+                        {"output": name, "input_set": which, "timed_call": self.batches},
+                    )
 
     def _restore(self, used: Sequence[int]) -> None:
         if not self.inout:

@@ -6,8 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from kernelsearch.errors import LaunchError
+from kernelsearch.errors import LaunchError, NondeterministicError
 from kernelsearch.records import BufferSpec, Contender, TimeReport, TimeRequest, TimingSettings
 from kernelsearch.targets import cpu_device, cpu_noise, cpu_time
 from kernelsearch.targets.cpu import CpuTarget
@@ -144,3 +145,25 @@ def test_ceilings_are_plausible() -> None:
     assert 0.5 < ceilings["dram_gbps"] < 5000
     assert ceilings["peak_dram_gbps"] > ceilings["dram_gbps"]
     assert 1e-4 < ceilings["fp64_tflops"] <= 1.5 * ceilings["fp32_tflops"]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_calls_that_are_skipped_now_and_then(deterministic: bool) -> None:
+    calls = itertools.count(1)
+
+    def now_and_then(y: NDArray[np.float32], x: NDArray[np.float32], factor: float) -> None:
+        if next(calls) % 13:
+            y[:] = x * factor
+
+    it = variant()
+    binary, sets = compiled(TARGET, it), [Data(64, seed=1), Data(64, seed=2)]
+    request = TimeRequest(
+        (Contender(binary.key, sets[0].request(binary, it).plan),), tuple(s.specs for s in sets),
+        (), TimingSettings(verify_calls=0, **QUICK), 7, deterministic,  # type: ignore[arg-type]
+    )  # fmt: skip
+    table = {"scale": now_and_then}
+    if not deterministic:
+        assert cpu_time.time_plans(request, [table], 1 << 16).samples_us[0]
+        return
+    with pytest.raises(NondeterministicError, match="not the same after all timed calls"):
+        cpu_time.time_plans(request, [table], 1 << 16)
