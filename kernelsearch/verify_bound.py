@@ -2,6 +2,8 @@
 
 |out - ref| <= u(out) |ref| + c u(acc) growth scale + underflow. A unit u is half the distance from
 1 to the next number of a type; ``out`` is the output's type, ``acc`` the type its sums are granted.
+Where the operator's precision is not strict, operands may be rounded to TF32: that adds
+c u(tf32) scale, without growth, since each operand is rounded once.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from kernelsearch.operator import Operator, Tensor, Workload
 from kernelsearch.shm import numpy_dtype
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
+# TF32 keeps ten bits behind the point.
+TF32_UNIT = 2.0**-11
 _DEFAULT_ACCUMULATOR = {"float16": "float32", "bfloat16": "float32"}
 
 
@@ -45,12 +49,19 @@ def accumulator(operator: Operator, dtype: str) -> str:
     return operator.error.accumulator.get(dtype, _DEFAULT_ACCUMULATOR.get(dtype, dtype))
 
 
+def rounds_operands(operator: Operator, out: str) -> bool:
+    """Return whether the policy lets operands of a result of dtype ``out`` be rounded to TF32."""
+    return operator.precision != "strict" and out == "float32"
+
+
 def is_exact(operator: Operator, workload: Workload, output: Tensor, dtype: str) -> bool:
     """Return whether the result must equal the correctly rounded reference."""
+    out = operator.tensor_dtype(output, dtype)
+    drawn_exact = workload.distribution in operator.exact_distributions
     return (
         operator.error.exact
-        or workload.distribution in operator.exact_distributions
-        or not is_float(operator.tensor_dtype(output, dtype))
+        or not is_float(out)
+        or (drawn_exact and not rounds_operands(operator, out))
     )
 
 
@@ -83,6 +94,8 @@ def bound(
     allowed = np.abs(reference)
     allowed *= unit(out)
     allowed += allowance * unit(acc) * scale
+    if rounds_operands(operator, out):
+        allowed += operator.error.factor * TF32_UNIT * scale
     # Devices may flush what is below the normal numbers to zero, in every term of a sum.
     allowed += smallest_normal(out) + allowance * smallest_normal(acc)
     return allowed

@@ -421,3 +421,30 @@ def test_non_finite_reference():
 def test_candidate_errors_are_typed():
     assert issubclass(WrongResultError, CandidateError)
     assert draw.exact_magnitude("float32", 100) > 2**11
+
+
+def rounded_to(bits):
+    """Return a matrix product whose operands keep so many bits behind the point."""
+
+    def kernel(c, a, b):
+        def cut(v):
+            step = np.uint32(1 << (23 - bits))
+            return ((v.view(np.uint32) + step // 2) & ~(step - np.uint32(1))).view(np.float32)
+
+        c[...] = cut(np.ascontiguousarray(a)) @ cut(np.ascontiguousarray(b))
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("precision", "bits", "right"),
+    [("strict", 10, False), ("tf32", 10, True), ("fast", 10, True), ("tf32", 7, False)],
+)
+def test_operands_are_rounded_as_far_as_the_policy_says(precision, bits, right):
+    operator = dataclasses.replace(load_operator("matrix_mul"), precision=precision)
+    probe_tolerance(operator, "float32", "cuda")
+    if right:
+        run("matrix_mul", rounded_to(bits), operator=operator)
+        return
+    with pytest.raises(WrongResultError):
+        run("matrix_mul", rounded_to(bits), operator=operator)
