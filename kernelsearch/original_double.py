@@ -15,7 +15,9 @@ def double_edition(text: str) -> str | None:
         return None
     text = re.sub(r"\bfloat([234]?)\b", r"double\1", text)
     text = re.sub(r"\bmake_float([234])\b", r"make_double\1", text)
-    text = re.sub(r"\b(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)[fF]\b", _real, text)
+    text = re.sub(
+        r"(?<![\w.])(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)[fF]\b", _real, text
+    )
     for name in _MATH:
         text = re.sub(rf"\b{name}f\b(?=\s*\()", name, text)
     text = re.sub(r"\b__(exp|log|sin|cos|tan|pow|log2|log10)f\b", r"\1", text)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import sympy as sp
 
-from kernelsearch.importing.symbols import FloorDivide, number, symbol
-from kernelsearch.importing.syntax import DTYPES, Function, Node, text_of
+from kernelsearch.importing.symbols import CeilDivide, FloorDivide, number, symbol
+from kernelsearch.importing.syntax import DTYPES, Function, Node, parse, text_of
 from kernelsearch.importing.values import (
     Address,
     Buffer,
@@ -45,6 +45,18 @@ _REFUSED = {
     "cudaGraphLaunch": "a CUDA graph", "cudaMemcpyPeer": "memory of another device",
     "cudaMemset2D": "pitched memory", "cudaGetSymbolAddress": "the address of a device variable",
 }  # fmt: skip
+_ATTRIBUTES = {
+    "cudaDevAttrMultiProcessorCount": "sm_count",
+    "cudaDevAttrMaxThreadsPerBlock": "max_threads_per_block",
+    "cudaDevAttrMaxThreadsPerMultiProcessor": "max_threads_per_sm",
+}
+_COPY_KERNEL = """
+template <typename T> __global__ void copy_elements(T* to, const T* from, long long n) {
+    const long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+    if (i < n) to[i] = from[i];
+}
+"""
+COPY_BLOCK = 256
 _LIBRARY = re.compile(
     r"(cublas|cusparse|cufft|cudnn|curand|cusolver|nccl|nvshmem)\w*\Z|thrust::|cub::Device"
 )
@@ -97,10 +109,13 @@ def runtime(reader: Reader, name: str, node: Node, listed: Sequence[Node], frame
         for item in listed:
             value = reader.evaluate(item, frame)
             held = frame.values.get(value.name) if isinstance(value, Address) else None
-            if isinstance(value, Address) and isinstance(held, Number):
+            if isinstance(value, Address) and (
+                isinstance(held, Number) or (isinstance(held, Opaque) and held.what == value.name)
+            ):
                 # cudaDeviceGetAttribute(&sms, ...): known where it runs only.
                 reader.plan.defaults.pop(value.name, None)
-                frame.values[value.name] = Number(symbol(value.name))
+                attribute = next((a for x in listed if (a := _ATTRIBUTES.get(text_of(x)))), None)
+                frame.values[value.name] = Number(symbol(attribute or value.name))
     return Number(number(0))  # cudaSuccess
 
 
@@ -177,11 +192,33 @@ def _copy(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) -> N
             source.buffer.downloaded = host
             _share(reader, source.buffer, host)
     elif direction.endswith("DeviceToDevice"):
-        raise reader.fail(node, "a copy between device buffers is no step of a launch plan",
-                          "let a kernel copy, or swap the pointers")  # fmt: skip
+        _copy_on_device(reader, node, to, source, reader.evaluate(listed[2], frame))
     else:
         raise reader.fail(node, f"the direction {direction} of this copy is not known here",
                           "name it: cudaMemcpyHostToDevice or cudaMemcpyDeviceToHost")  # fmt: skip
+
+
+def _copy_on_device(
+    reader: Reader, node: Node, to: Pointer | None, source: Pointer | None, size: Value
+) -> None:
+    """A plan has no copies: a kernel of ours makes them."""
+    kind = c_type((source.buffer.dtype or to.buffer.dtype) if to and source else None)
+    if to is None or source is None or kind is None or not isinstance(size, Number):
+        raise reader.fail(node, "what this copy between device buffers moves is not known here",
+                          "name two buffers of plain numbers")  # fmt: skip
+    if "copy_elements" not in reader.module.functions:
+        extra = parse(_COPY_KERNEL)
+        reader.module.functions.update(extra.functions)
+        reader.module.text += _COPY_KERNEL
+    dtype = str(source.buffer.dtype or to.buffer.dtype)
+    for buffer in (to.buffer, source.buffer):
+        settle_dtype(reader, buffer, buffer.dtype or dtype)
+    count = FloorDivide(sp.expand(size.expr), number(DTYPE_BYTES[dtype]))
+    reader.plan.steps.append(LaunchStep(
+        reader.module.functions["copy_elements"][0], (kind,),
+        Dim3(CeilDivide(count, number(COPY_BLOCK))), Dim3(number(COPY_BLOCK)), number(0),
+        (to, source, Number(count)), False, reader.when, node.start_point[0] + 1,
+    ))  # fmt: skip
 
 
 def _share(reader: Reader, device: Buffer, host: Buffer) -> None:

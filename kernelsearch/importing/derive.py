@@ -22,8 +22,9 @@ from kernelsearch.importing.symbols import (
     plan_text,
     symbol,
 )
-from kernelsearch.importing.syntax import Module, Parameter
+from kernelsearch.importing.syntax import VECTORS, Module, Parameter
 from kernelsearch.importing.values import (
+    ONE,
     Buffer,
     FillBuffer,
     HostPlan,
@@ -40,6 +41,8 @@ from kernelsearch.records import Role
 GUESSED_INTEGER = 2
 # Of a block, on every device.
 MAX_THREADS = 1024
+# What a launch plan knows of the device by itself.
+DEVICE_FACTS = {"sm_count", "max_threads_per_block", "max_threads_per_sm"}
 GUESSED_REAL = 0.75
 _EPSILON = re.compile(r"eps|tol")
 _KEYWORDS = frozenset(keyword.kwlist) | {
@@ -157,6 +160,7 @@ class Deriver:
         self.offsets: set[str] = set()
         self.solved: dict[Expr, Expr] = {}
         self.domain: list[Expr] = []
+        self.moved: set[tuple[str, str]] = set()
 
     def derive(self, name: str) -> Imported:
         """Return the contract and the plan.
@@ -169,6 +173,7 @@ class Deriver:
         result = Imported(name, entry, notes=list(plan.notes))
         self.follow()
         used = [b for b in plan.buffers if id(b) in self.reads or id(b) in self.writes]
+        self.shown(used)
         self.name_buffers(used)
         sizes = self.sizes(used)
         self.classify(sizes, result)
@@ -176,6 +181,11 @@ class Deriver:
             self.tensor(buffer, sizes[id(buffer)], result)
         self.element(result)
         self.scalars(result)
+        self.moved = {
+            (s.kernel.name, p.name) for s in plan.launches()
+            for p, a in zip(s.kernel.parameters, s.arguments, strict=True)
+            if isinstance(a, Pointer) and a.offset != 0
+        }  # fmt: skip
         for step in plan.steps:
             self.step(step, result)
         self.finish(result)
@@ -241,6 +251,17 @@ class Deriver:
             if name in buffers:
                 self.limits[name] = limit
         self.offsets |= found.offsets
+
+    def shown(self, used: list[Buffer]) -> None:
+        """Take what a program computes and never copies back as its result."""
+        if any(self.writes.get(id(b)) and _outward(b) for b in used):
+            return
+        for buffer in used:
+            if self.writes.get(id(buffer)):
+                buffer.outside = True
+                self.plan.notes.append(
+                    f"{buffer.name} is never copied back: it is taken as a result"
+                )
 
     def name_buffers(self, used: list[Buffer]) -> None:
         """Name buffers like the host memory that a caller passes, where that is one thing."""
@@ -396,6 +417,16 @@ class Deriver:
             sizes[key] = sp.expand(extent.subs({symbol(n): v for n, v in fixed.items()}))
         result.fixed.update(fixed)
         in_extents -= set(fixed)
+        for name, line in self.plan.passes.items():
+            in_plan = {
+                s for step in self.plan.launches() for e in (step.grid.x, step.grid.y, step.grid.z)
+                for s in names(e)
+            }  # fmt: skip
+            if name in in_extents | in_plan:
+                raise self.module.fail(
+                    line, f"how often the launches in this loop run depends on the size {name}",
+                    f"fix it with --set {name}=VALUE, or import one iteration with --entry",
+                )  # fmt: skip
         for step in self.plan.launches():
             dims = (step.grid.x, step.grid.y, step.grid.z, step.block.x, step.block.y,
                     step.block.z, step.shared)  # fmt: skip
@@ -469,7 +500,9 @@ class Deriver:
         """Return an expression as the files write it, with the names that Python allows."""
         settled = self.settled(e, result)
         renamed = {
-            symbol(n): symbol(_python_name(n)) for n in names(settled) if _python_name(n) != n
+            symbol(n): symbol(_python_name(n))
+            for n in names(settled) - DEVICE_FACTS
+            if _python_name(n) != n
         }
         renamed |= {symbol(n): symbol(_tunable_name(n, self.module)) for n in result.tunables}
         return plan_text(settled.subs(renamed))
@@ -485,7 +518,7 @@ class Deriver:
         if buffer.name in self.inout or name in self.inout:
             reads = writes = True
         shape = self.shape(extent, result, self.strides.get(key, set()))
-        outward = buffer.outside or buffer.downloaded is not None
+        outward = _outward(buffer)
         if self.is_workspace(buffer):
             result.workspaces[name] = (buffer.dtype, self.text(extent, result))
             return
@@ -509,9 +542,11 @@ class Deriver:
         asked = buffer.name in self.inout or self.names.get(key) in self.inout
         return not (kept or asked or self.reads.get(key, False)) and self.writes.get(key, False)
 
-    def by_stride(self, factors: list[Expr], strides: set[Expr]) -> list[Expr] | None:
+    def by_stride(
+        self, factors: list[Expr], strides: set[Expr], stride: Expr = ONE
+    ) -> list[Expr] | None:
         """Order the axes by the strides that the kernels use: the innermost one is 1."""
-        rest, inner, stride = list(factors), list[Expr](), number(1)
+        rest, inner = list(factors), list[Expr]()
         while len(rest) > 1:
             fitting = [f for f in rest if stride * f in strides]
             if len(fitting) != 1:
@@ -523,7 +558,7 @@ class Deriver:
 
     def shape(self, extent: Expr, result: Imported, strides: set[Expr]) -> tuple[str, ...]:
         """Return the axes: the factors of a product, the outermost first."""
-        settled = self.settled(extent, result)
+        settled = self.whole(self.settled(extent, result))
         factored = sp.factor(settled)
         if (
             settled.is_Add
@@ -536,6 +571,15 @@ class Deriver:
             if found is not None:
                 return tuple(self.text(f, result) for f in found)
         factors = list(sp.Mul.make_args(settled)) if settled.is_Mul else [settled]
+        whole = [f for f in factors if f.is_Integer]
+        factors = [f for f in factors if not f.is_Integer]
+        if whole and len(factors) > 1 and all(f.is_Symbol for f in factors):
+            # Vectors of a fixed length: the innermost axis.
+            found = self.by_stride(factors, strides, whole[0])
+            if found is not None:
+                return tuple(self.text(f, result) for f in (*found, whole[0]))
+        if whole or not factors:
+            return (self.text(settled, result),)
         if len(factors) > 1 and all(f.is_Symbol for f in factors):
             found = self.by_stride(factors, strides)
             if found is not None:
@@ -594,7 +638,7 @@ class Deriver:
                 found |= names(self.settled(e, result))
         for condition in self.domain:
             found |= names(self.settled(condition.args[0], result))
-        return found - set(self.plan.scalars) - set(result.tunables)
+        return found - set(self.plan.scalars) - set(result.tunables) - DEVICE_FACTS
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -646,7 +690,7 @@ class Deriver:
         parameters: list[tuple[str, str]] = []
         before: list[str] = []
         passed: list[str] = []
-        wanted = False
+        wanted = step.kernel.name in {n for n, _ in self.moved}
 
         def add(value: object, parameter: Parameter, label: str) -> str:
             nonlocal wanted
@@ -655,7 +699,13 @@ class Deriver:
                 plain.append(self.names[id(value.buffer)])
                 const = "const " if parameter.const else ""
                 parameters.append((f"{const}{kind}*", label))
-                if value.offset != 0:
+                moved = (step.kernel.name, parameter.name) in self.moved
+                if moved and kind in self.vector_types():
+                    raise self.module.fail(
+                        step.line, f"{label} is passed with an offset, to a pointer to {kind}",
+                        "pass a pointer to plain numbers",
+                    )  # fmt: skip
+                if moved:
                     wanted = True
                     plain.append(f"{self.text(value.offset, result)}:i64")
                     parameters.append(("long long", f"{label}_offset"))
@@ -696,6 +746,9 @@ class Deriver:
             return plain, None
         return plain, Shim(f"{step.kernel.name}_entry", kernel, tuple(parameters), tuple(before),
                            tuple(passed))  # fmt: skip
+
+    def vector_types(self) -> set[str]:
+        return {*VECTORS, *self.module.vectors}
 
     def concrete(self, kind: str, step: LaunchStep) -> str:
         bound = dict(zip(step.kernel.templates, step.template_arguments, strict=False))
@@ -761,6 +814,11 @@ def _interior(e: Expr) -> Expr:
     if len(terms) > 1 and len(whole) == 1 and len(whole[0].free_symbols) > 1:
         return whole[0]
     return e
+
+
+def _outward(buffer: Buffer) -> bool:
+    """Return whether a caller sees what a buffer ends up holding."""
+    return buffer.outside or buffer.downloaded is not None
 
 
 class _Multiple:

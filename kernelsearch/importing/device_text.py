@@ -63,12 +63,15 @@ _LIMITS = {
     "M_SQRT2": "1.41421356237309504880", "M_E": "2.7182818284590452354",
     "M_LN2": "0.69314718055994530942", "M_2_SQRTPI": "1.12837916709551257390",
     "M_SQRT1_2": "0.70710678118654752440", "NULL": "nullptr",
+    # Written so that they are infinite in double, too.
+    "INFINITY": "((float)(1e308 * 10.0))", "HUGE_VALF": "((float)(1e308 * 10.0))",
+    "HUGE_VAL": "(1e308 * 10.0)", "NAN": "((float)(0.0 * (1e308 * 10.0)))",
 }  # fmt: skip
 _STD = {
     "limits": r"numeric_limits", "type_traits": r"is_same\w*|enable_if\w*|conditional\w*|"
     r"remove_\w+|is_\w+", "array": r"array", "tuple": r"tuple|make_tuple|get",
     "utility": r"pair|swap|move|forward|make_pair", "complex": r"complex",
-    "cstdint": r"u?int\d+_t|size_t", "algorithm": r"min|max",
+    "cstdint": r"u?int\d+_t", "cstddef": r"size_t|ptrdiff_t", "algorithm": r"min|max",
     "cmath": r"sqrt|exp|log|pow|fabs|abs|sin|cos|tan|floor|ceil|isnan|isinf|fma",
 }  # fmt: skip
 

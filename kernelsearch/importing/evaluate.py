@@ -54,6 +54,12 @@ _NUMERIC = {
     "sqrt": sp.sqrt, "sqrtf": sp.sqrt, "std::sqrt": sp.sqrt, "fabs": sp.Abs, "fabsf": sp.Abs,
     "abs": sp.Abs, "std::abs": sp.Abs,
 }  # fmt: skip
+# Fields of cudaDeviceProp, as a launch plan knows them.
+_PROPERTIES = {
+    "multiProcessorCount": symbol("sm_count"),
+    "maxThreadsPerBlock": symbol("max_threads_per_block"),
+    "maxThreadsPerMultiProcessor": symbol("max_threads_per_sm"), "warpSize": number(32),
+}  # fmt: skip
 _UP = ("ceil", "ceilf", "std::ceil")
 _DOWN = ("floor", "floorf", "std::floor")
 
@@ -83,13 +89,15 @@ class Evaluator:
         kind = self.types.get(kind, kind)
         return self.module.plain_type(kind)
 
+    @property
     def vectors(self) -> Mapping[str, tuple[str, int]]:
-        return VECTORS
+        """Types of several equal numbers: the built-in ones, and structures of this file."""
+        return {**VECTORS, **self.module.vectors}
 
     def dtype_of(self, kind: str) -> str | None:
         kind = self.concrete(kind)
-        if kind in VECTORS:
-            return VECTORS[kind][0]
+        if kind in self.vectors:
+            return self.vectors[kind][0]
         return DTYPES.get(kind)
 
     def size_of(self, kind: str, at: Node) -> int:
@@ -154,7 +162,8 @@ class Evaluator:
             return ""
         if function.type == "template_function":
             function = function.child_by_field_name("name") or function
-        return text_of(function)
+        # std::min<long long>
+        return re.sub(r"<.*", "", text_of(function))
 
     # --- expressions --------------------------------------------------------------------------
 
@@ -440,6 +449,8 @@ class Evaluator:
             return value.fields.get(item, Opaque(item))
         if isinstance(value, Dim3) and item in "xyz":
             return Number(getattr(value, item))
+        if item in _PROPERTIES:
+            return Number(_PROPERTIES[item])
         return Opaque(text_of(node))
 
     def subscript(self, node: Node, frame: Frame, *, address: bool = False) -> Value:
@@ -627,7 +638,6 @@ class Evaluator:
     def follow(
         self, function: Function, values: Sequence[Value], node: Node, frame: Frame
     ) -> Value:
-        del frame
         if (
             function.device
             and not self.matters(function.body)
@@ -635,11 +645,13 @@ class Evaluator:
         ):
             return Opaque()
         listed = node.child_by_field_name("function")
+        while listed is not None and listed.type == "qualified_identifier":
+            listed = listed.child_by_field_name("name")
         explicit = listed.child_by_field_name("arguments") if listed is not None else None
         bound: dict[str, str] = {}
         if explicit is not None:
-            for name, item in zip(function.templates, explicit.named_children, strict=False):
-                bound[name] = self.concrete(text_of(item))
+            given = self.template_arguments(explicit, frame)
+            bound = dict(zip(function.templates, given, strict=False))
         for parameter, value in zip(function.parameters, values, strict=False):
             if parameter.type in function.templates and isinstance(value, Pointer):
                 known = calls.c_type(value.buffer.dtype)

@@ -91,7 +91,7 @@ class HostReader(Evaluator):
     def parameter(self, parameter: Parameter, entry: Function) -> Value:
         kind = self.concrete(parameter.type)
         if parameter.pointers == 1:
-            if kind not in DTYPES and kind != "void" and kind not in self.vectors():
+            if kind not in DTYPES and kind != "void" and kind not in self.vectors:
                 if kind in self.module.structs:
                     raise self.fail(
                         entry.node, f"parameter {parameter.name} points to structures ({kind})",
@@ -228,7 +228,7 @@ class HostReader(Evaluator):
         if parsed.pointers:
             if isinstance(found, Pointer):
                 return self.named(found, parsed.name, kind)
-            if kind in DTYPES or kind in self.vectors() or kind == "void":
+            if kind in DTYPES or kind in self.vectors or kind == "void":
                 buffer = Buffer(parsed.name, self.dtype_of(kind), line=node.start_point[0] + 1)
                 self.plan.buffers.append(buffer)
                 return Pointer(buffer)
@@ -420,6 +420,7 @@ class HostReader(Evaluator):
                 ):
                     # How often is no size: two passes say what one does, and where results end up.
                     self.plan.fixed[names[0]] = PASSES
+                    self.plan.passes[names[0]] = int(node.start_point[0]) + 1
                     self.note(f"{names[0]} decides how often the launches run and is taken to be "
                               f"{PASSES} (--set {names[0]}=VALUE)")  # fmt: skip
                     continue
@@ -524,6 +525,10 @@ class HostReader(Evaluator):
         if self.depth > 12:
             raise self.fail(at, f"{function.name} calls itself too deeply")
         frame = Frame()
+        for name, (kind, default) in function.templates.items():
+            if kind not in ("typename", "class"):
+                known = self.number_of(types.get(name, default))
+                frame.values[name] = known if known is not None else Opaque(name)
         for parameter, value in zip(function.parameters, arguments, strict=False):
             frame.values[parameter.name] = value
         outer_types, self.types = self.types, {**self.types, **types}

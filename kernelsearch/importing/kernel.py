@@ -887,7 +887,7 @@ class KernelReader:
         if not isinstance(value, Pointer):
             return value
         name = self.concrete(kind.replace("*", "").strip())
-        vector = VECTORS.get(name)
+        vector = {**VECTORS, **self.module.vectors}.get(name)
         if vector is None:
             return Pointer(value.buffer, value.offset)
         return _Wide(value.buffer, value.offset, vector[1])

@@ -156,6 +156,16 @@ class Module:
     aliases: dict[str, str] = field(default_factory=dict)
     symbols: dict[str, Node] = field(default_factory=dict)
 
+    @property
+    def vectors(self) -> dict[str, tuple[str, int]]:
+        """Structures whose fields are numbers of one type, as vectors: name = (dtype, fields)."""
+        found = {}
+        for name, fields in self.structs.items():
+            kinds = {DTYPES.get(self.plain_type(f.type)) for f in fields}
+            if len(kinds) == 1 and None not in kinds and not any(f.pointers for f in fields):
+                found[name] = (str(kinds.pop()), len(fields))
+        return found
+
     def fail(self, at: Node | int | None, reason: str, remedy: str = "") -> CannotImportError:
         """Return the error for a node or a line (of ``text``, 1 for the first)."""
         line = at if isinstance(at, int) or at is None else int(at.start_point[0]) + 1

@@ -160,6 +160,7 @@ class HostPlan:
         defaults: integer variables with a value in the source, by symbol name.
         scalars: real parameters and variables with a value: name = (dtype, value or None).
         integers: integer parameters of the entry: name = C type.
+        passes: those of them that decide how often a loop runs: name = line.
         fixed: integer parameters that were given a value so that the plan is one.
         notes: what was assumed, for people.
     """
@@ -171,6 +172,7 @@ class HostPlan:
     scalars: dict[str, tuple[str, float | None]] = field(default_factory=dict)
     integers: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, int] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def launches(self) -> list[LaunchStep]:
