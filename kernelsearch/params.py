@@ -26,6 +26,7 @@ EXHAUSTIVE = 12
 STARTUP_WITH_START = 4
 # Spreading picks the best of so many random points, away from so many known ones.
 SPREAD, TRIED = 32, 256
+DRAWN_ABOVE = 20_000
 
 
 def param_space(variant: Variant, facts: Mapping[str, int], dtype: str) -> Space:
@@ -266,8 +267,13 @@ class SpaceSearch:
         return sorted(self._pending | self._skipped)
 
     def _untried(self) -> Rows | None:
-        """Return the untried points of a listed space; None of another."""
+        """Return the untried points of a listed space; None where it is not, or they are many.
+
+        Many are drawn from instead: to copy them for each suggestion would take longest of all.
+        """
         if self.space.rows is None or self._open is None:
+            return None
+        if int(np.count_nonzero(self._open)) > DRAWN_ABOVE:
             return None
         return self.space.rows[self._open]
 

@@ -261,6 +261,11 @@ TABLE: dict[str, dict[str, str]] = {
             "targets.choose variant verify_bound worker"
         ),
         "original_double": "",
+        "replay": "",
+        "replay.plot": "errors replay.recording replay.simulate",
+        "replay.recording": "errors records space",
+        "replay.simulate": "params replay.recording",
+        "replay.write": "errors replay.recording",
         "report": "",
         "report.charts": ("report.collect report.importance report.svg report.words"),
         "report.collect": (
@@ -302,6 +307,9 @@ TABLE: dict[str, dict[str, str]] = {
             "api bench cli.app cli.console cli.parsing cli.progress cli.trust errors home "
             "operator operators_io records resources session settings targets.choose variant"
         ),
+        "cli.comparing": (
+            "cli.app cli.console errors replay.plot replay.recording replay.simulate"
+        ),
         "cli.console": "report.words wire",
         "cli.dashboard": (
             "cli.app cli.console cli.studies report.collect report.text store_dashboard study"
@@ -312,8 +320,8 @@ TABLE: dict[str, dict[str, str]] = {
             "versions worker"
         ),
         "cli.entry": (
-            "cli.app cli.auditing cli.bundles cli.checking cli.console cli.dashboard cli.differing "
-            "cli.doctor cli.explaining cli.following cli.importing "
+            "cli.app cli.auditing cli.bundles cli.checking cli.comparing cli.console cli.dashboard "
+            "cli.differing cli.doctor cli.explaining cli.following cli.importing "
             "cli.housekeeping cli.listing cli.proposals cli.repairing cli.reporting cli.scaffold "
             "cli.showing cli.tuning errors"
         ),
@@ -375,7 +383,7 @@ HOMES: dict[str, str] = {
     "cupy": "",
     "jinja2": "report.page",
     "llvmlite": "targets.cpu*",
-    "matplotlib": "report.figures",
+    "matplotlib": "replay.plot report.figures",
     "networkx": "archive",
     "numba": "targets.cpu*",
     "optuna": "methods report.importance store*",

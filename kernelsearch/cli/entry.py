@@ -10,6 +10,7 @@ from kernelsearch.cli import (
     auditing,
     bundles,
     checking,
+    comparing,
     dashboard,
     differing,
     doctor,
@@ -30,9 +31,9 @@ from kernelsearch.cli.console import emit_json, errors, wants_json
 from kernelsearch.errors import KernelSearchError
 
 __all__ = [
-    "auditing", "bundles", "checking", "dashboard", "differing", "doctor", "explaining",
-    "following", "housekeeping", "importing", "listing", "main", "proposals", "repairing",
-    "reporting", "scaffold", "showing", "tuning",
+    "auditing", "bundles", "checking", "comparing", "dashboard", "differing", "doctor",
+    "explaining", "following", "housekeeping", "importing", "listing", "main", "proposals",
+    "repairing", "reporting", "scaffold", "showing", "tuning",
 ]  # fmt: skip
 
 EXIT_ERROR = 2

@@ -1,0 +1,1 @@
+"""Search strategies on recorded spaces: read recordings, replay searches on them, compare."""
