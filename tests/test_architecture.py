@@ -172,7 +172,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
         "targets.cuda_sanitize": "errors protocols records",
         "targets.cuda_source": "errors records targets.cuda_elf",
-        "targets.cuda_state": "errors targets.cuda_context targets.cuda_elf",
+        "targets.cuda_state": "errors targets.cuda_context targets.cuda_elf targets.cuda_source",
         "targets.cuda_time": (
             "errors measure records targets.cuda_context targets.cuda_layout targets.cuda_load "
             "targets.cuda_nvml targets.cuda_replicas"

@@ -171,10 +171,7 @@ def mutable_globals(variables: Iterable[GlobalVariable], source: str) -> list[st
     found = []
     for variable in variables:
         # A symbol that the source spells out is the source's own, whatever it looks like.
-        if variable.name not in words and (
-            _MANGLED_LIBRARY.match(_without_unit(variable.name))
-            or _COMPILER_MADE.fullmatch(variable.name)
-        ):
+        if variable.name not in words and is_library_name(variable.name):
             continue
         short = _last_name(variable.name)
         declarations = list(_declarations(code, short))
@@ -193,6 +190,11 @@ def _is_variable(text: str) -> bool:
     return bool(re.search(r"\b(?:__device__|__managed__|static)\b", head)) and not _is_constant(
         text
     )
+
+
+def is_library_name(symbol: str) -> bool:
+    """Return whether a symbol is called like a constant of the CUDA headers or of the compiler."""
+    return bool(_MANGLED_LIBRARY.match(_without_unit(symbol)) or _COMPILER_MADE.fullmatch(symbol))
 
 
 def _without_unit(symbol: str) -> str:

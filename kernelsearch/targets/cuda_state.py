@@ -14,6 +14,7 @@ import numpy as np
 from kernelsearch.errors import CheatedError, LaunchError
 from kernelsearch.targets.cuda_context import CudaContext
 from kernelsearch.targets.cuda_elf import Cubin, GlobalVariable
+from kernelsearch.targets.cuda_source import is_library_name
 
 
 class ModuleState:
@@ -44,8 +45,11 @@ class ModuleState:
             status, pointer, nbytes = driver.cuLibraryGetGlobal(library, variable.name.encode())
             if int(status) == 0 and int(nbytes):
                 found.append((variable, int(pointer)))
-        if variables and not found:
-            names = [v.name for v in variables]
+        if not found:
+            # Constants of libraries that no kernel uses need not be loaded at all.
+            names = [v.name for v in variables if not is_library_name(v.name)]
+            if not names:
+                return
             raise LaunchError(
                 f"the driver does not say where the module's variables lie ({', '.join(names[:5])} "
                 f"in {section}), so nobody can see whether they are written to; declare tables "

@@ -135,6 +135,13 @@ def test_a_variable_that_cannot_be_found(gpu, host, block):
     assert caught.value.evidence["variables"] == ["n"]
 
 
+def test_library_constants_that_are_not_loaded(gpu, host, block, monkeypatch):
+    mine = [GlobalVariable("_ZN4cuda3std3__41aE", 1, False, ".nv.global", 0), TABLE]
+    monkeypatch.setattr(cuda_state, "Cubin", lambda image: SimpleNamespace(variables=lambda: mine))
+    kernel(host, lambda memory: None)
+    assert run(gpu, block).corrupted_guards == ()
+
+
 def test_variables_that_lie_apart_are_watched_one_by_one(gpu, host, block, monkeypatch):
     apart = [TABLE, GlobalVariable("u", 4, True, ".nv.constant3", 100), COUNT]
     monkeypatch.setattr(cuda_state, "Cubin", lambda image: SimpleNamespace(variables=lambda: apart))
