@@ -128,7 +128,56 @@ class ErrorModel:
 
 
 @dataclass(frozen=True)
-class Operator:
+class Interface:
+    """How an operator is called: what a tuned kernel must know of it, without its reference.
+
+    Args:
+        name: lower-case identifier.
+        doc: one line.
+        arguments: tensors and scalars in call order (outputs included).
+    """
+
+    name: str
+    doc: str
+    arguments: tuple[Tensor | Scalar, ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(a for a in self.arguments if isinstance(a, Tensor))
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        return tuple(a for a in self.arguments if isinstance(a, Scalar))
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.tensors if t.role in ("out", "inout"))
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.tensors if t.role in ("in", "inout"))
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Size symbols, in order of first appearance in the arguments' shapes."""
+        seen: dict[str, None] = {}
+        for tensor in self.tensors:
+            for extent in tensor.shape:
+                for name in sorted(Expression.parse(extent).names):
+                    seen.setdefault(name)
+        return tuple(seen)
+
+    def scalar_values(self) -> dict[str, float]:
+        """Return each scalar's value as its dtype holds it: kernel and reference see one number."""
+        return {s.name: float(np.dtype(s.dtype).type(s.value)) for s in self.scalars}
+
+    def tensor_dtype(self, tensor: Tensor | Scalar, dtype: str) -> str:
+        """Return the concrete dtype of an argument for element type ``dtype``."""
+        return dtype if tensor.dtype == ELEM else tensor.dtype
+
+
+@dataclass(frozen=True)
+class Operator(Interface):
     """What must be computed, on which workloads, how exactly. See docs/operators.md.
 
     Args:
@@ -156,9 +205,6 @@ class Operator:
         path: the file it was loaded from.
     """
 
-    name: str
-    doc: str
-    arguments: tuple[Tensor | Scalar, ...]
     reference: Reference
     generate: Generator
     workloads: Mapping[str, Sequence[Workload]]
@@ -281,32 +327,6 @@ class Operator:
                     f"{self.name}: {where}: {check!r} must hold (got {workload.key})"
                 )
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(a for a in self.arguments if isinstance(a, Tensor))
-
-    @property
-    def scalars(self) -> tuple[Scalar, ...]:
-        return tuple(a for a in self.arguments if isinstance(a, Scalar))
-
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        return tuple(t for t in self.tensors if t.role in ("out", "inout"))
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        return tuple(t for t in self.tensors if t.role in ("in", "inout"))
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """Size symbols, in order of first appearance in the arguments' shapes."""
-        seen: dict[str, None] = {}
-        for tensor in self.tensors:
-            for extent in tensor.shape:
-                for name in sorted(Expression.parse(extent).names):
-                    seen.setdefault(name)
-        return tuple(seen)
-
     def reference_for(self, sizes: Mapping[str, int]) -> Reference:
         """Return the reference of one workload: some cannot tell the sizes from the arrays."""
         return _bound(self.reference, sizes)
@@ -315,14 +335,6 @@ class Operator:
         """Return the error model's scale of one workload."""
         scale = self.error.scale
         return _bound(scale, sizes) if scale is not None else None
-
-    def scalar_values(self) -> dict[str, float]:
-        """Return each scalar's value as its dtype holds it: kernel and reference see one number."""
-        return {s.name: float(np.dtype(s.dtype).type(s.value)) for s in self.scalars}
-
-    def tensor_dtype(self, tensor: Tensor | Scalar, dtype: str) -> str:
-        """Return the concrete dtype of an argument for element type ``dtype``."""
-        return dtype if tensor.dtype == ELEM else tensor.dtype
 
     def check_dtype(self, target: str, dtype: str) -> None:
         """Raise ``OperatorError`` unless the operator supports ``dtype`` on ``target``."""

@@ -162,6 +162,7 @@ TABLE: dict[str, dict[str, str]] = {
         "targets.cuda_layout": "",
         "targets.cuda_load": "errors records shm targets.cuda_context targets.cuda_state",
         "targets.cuda_nvml": "",
+        "targets.cuda_ptx": "errors records targets.cuda_compile targets.cuda_source",
         "targets.cuda_replicas": (
             "errors records targets.cuda_context targets.cuda_inputs targets.cuda_layout "
             "targets.cuda_load"
@@ -217,7 +218,21 @@ TABLE: dict[str, dict[str, str]] = {
         "audit": "cases elite errors evaluate measure operator records session study worker",
         "bench": "cases errors evaluate measure operator records session sol variant vendor",
         "export": "",
+        "export.build": (
+            "errors export.kernel operator records targets.cuda_compile targets.cuda_ptx variant"
+        ),
+        "export.build_files": "",
         "export.bundle": "codec errors operator records variant",
+        "export.c_api": "export.cpp operator",
+        "export.cpp": (
+            "errors export.cpp_expressions export.kernel expressions operator records variant"
+        ),
+        "export.cpp_expressions": "errors expressions",
+        "export.cuda_bundle": (
+            "errors export.build_files export.c_api export.cpp export.kernel operator records "
+            "variant"
+        ),
+        "export.kernel": "errors records variant",
         "importing": "",
         "importing.arithmetic": "importing.symbols",
         "importing.bounds": "importing.symbols",
@@ -300,8 +315,9 @@ TABLE: dict[str, dict[str, str]] = {
             "audit cli.app cli.console cli.studies errors home session study targets.choose"
         ),
         "cli.bundles": (
-            "api cli.app cli.console cli.studies errors export.bundle home study targets.choose "
-            "versions"
+            "api cli.app cli.console cli.parsing cli.studies cli.trust errors export.build "
+            "export.bundle export.cuda_bundle export.kernel home operator operators_io resources "
+            "result settings study variant versions"
         ),
         "cli.checking": (
             "api bench cli.app cli.console cli.parsing cli.progress cli.trust errors home "

@@ -1,6 +1,7 @@
-"""Write a winner as files a build can take: source, machine code, bound parameters and a manifest.
+"""Write a bundle's folder: it appears whole or not at all, and no other folder is replaced by it.
 
-The folder appears whole or not at all: everything is written beside it and renamed into place.
+Everything is written beside it and renamed into place. What a CPU study exports is put together
+here too: its kernel is Numba source, which no C++ build can take.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from kernelsearch import codec
 from kernelsearch.errors import ArgumentError, StorageError
 from kernelsearch.operator import Operator
-from kernelsearch.records import Binary, Device, Evaluation, VariantRecord
+from kernelsearch.records import Device, Evaluation, VariantRecord
 from kernelsearch.variant import Variant
 
 FORMAT = 1
@@ -26,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class BundleContents:
-    """What goes into a bundle."""
+    """What goes into the bundle of a CPU study."""
 
     operator: Operator
     variant: Variant
@@ -35,27 +36,44 @@ class BundleContents:
     lineage: Sequence[VariantRecord]
     result: Mapping[str, Any]
     versions: Mapping[str, str]
-    binary: Binary | None = None
 
 
-def write_bundle(folder: Path, contents: BundleContents, *, overwrite: bool = False) -> list[Path]:
-    """Write the bundle into ``folder`` and return its files.
+def check_folder(folder: Path, *, overwrite: bool) -> None:
+    """Raise ``ArgumentError`` where ``folder`` is there and must not, or cannot, be replaced."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not overwrite:
+        raise ArgumentError(f"{folder} exists already; choose another -o, or give --overwrite")
+    if folder.is_symlink() or not folder.is_dir():
+        raise ArgumentError(f"{folder} is no folder; choose another -o")
+    if any(folder.iterdir()) and not (folder / "manifest.json").is_file():
+        raise ArgumentError(
+            f"{folder} holds files that are no bundle (it has no manifest.json); --overwrite only "
+            "replaces bundles: choose another -o"
+        )
+
+
+def write_folder(
+    folder: Path, files: Mapping[str, bytes], *, overwrite: bool = False
+) -> list[Path]:
+    """Write ``files`` (by path in the folder) and return where they lie.
 
     Raises:
-        ArgumentError: the evaluation is not ok, or the folder exists and ``overwrite`` is false.
+        ArgumentError: the folder exists and ``overwrite`` is false, or it is no bundle.
         StorageError: the disk is full or the place is read-only.
     """
-    if not contents.evaluation.ok:
-        raise ArgumentError(
-            f"only a verified kernel can be exported (status is {contents.evaluation.status})"
-        )
-    if folder.exists() and not overwrite:
-        raise ArgumentError(f"{folder} exists already; choose another -o, or give --overwrite")
+    check_folder(folder, overwrite=overwrite)
     staging: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        names = _write_files(staging, contents)
+        for name, data in files.items():
+            path = staging / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
         if folder.exists():
             shutil.rmtree(folder)
         os.chmod(staging, 0o755)
@@ -66,40 +84,28 @@ def write_bundle(folder: Path, contents: BundleContents, *, overwrite: bool = Fa
         raise StorageError(
             f"cannot write the bundle {folder} ({error.strerror}); nothing was left behind"
         ) from error
-    return [folder / name for name in names]
+    return [folder / name for name in files]
 
 
-def _write_files(folder: Path, contents: BundleContents) -> list[str]:
-    variant, candidate = contents.variant, contents.evaluation.candidate
-    stem = f"{contents.operator.name}_{candidate.dtype}"
-    files: dict[str, bytes] = {}
-    suffix = ".cu" if variant.language == "cuda" else ".py"
-    files[stem + suffix] = variant.source.encode()
-    if variant.language == "cuda":
-        files[stem + "_params.h"] = _header(contents).encode()
-        if contents.binary is not None:
-            files[stem + ".cubin"] = contents.binary.image
+def cpu_files(contents: BundleContents) -> dict[str, bytes]:
+    """Return the files of a CPU study's bundle: the Numba variant and the manifest.
+
+    Raises:
+        ArgumentError: the evaluation is not ok.
+    """
+    if not contents.evaluation.ok:
+        raise ArgumentError(
+            f"only a verified kernel can be exported (status is {contents.evaluation.status})"
+        )
+    stem = f"{contents.operator.name}_{contents.evaluation.candidate.dtype}"
+    files = {f"{stem}.py": contents.variant.source.encode()}
     manifest = _manifest(contents, files)
     files["manifest.json"] = (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
-    for name, data in files.items():
-        with open(folder / name, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    return list(files)
-
-
-def _header(contents: BundleContents) -> str:
-    candidate = contents.evaluation.candidate
-    lines = [f"/* {contents.operator.name}: the tuned parameters of variant {candidate.variant} */"]
-    lines.append("#pragma once")
-    lines += [f"#define {name} {value}" for name, value in candidate.params]
-    return "\n".join(lines) + "\n"
+    return files
 
 
 def _manifest(contents: BundleContents, files: Mapping[str, bytes]) -> dict[str, Any]:
     operator, device, variant = contents.operator, contents.device, contents.variant
-    symbols = dict(contents.binary.symbols) if contents.binary is not None else {}
     return {
         "format": FORMAT,
         "operator": {
@@ -109,20 +115,29 @@ def _manifest(contents: BundleContents, files: Mapping[str, bytes]) -> dict[str,
         "variant": {
             "hash": variant.hash, "name": variant.name, "doc": variant.doc,
             "language": variant.language, "domain": {k: e.text for k, e in variant.domain.items()},
-            "arch": variant.arch, "symbols": symbols,
         },
         "params": contents.evaluation.candidate.values,
         "dtype": contents.evaluation.candidate.dtype,
-        "device": {
-            "target": device.target, "name": device.name, "arch": device.arch,
-            "driver": device.driver, "facts": dict(device.facts),
-        },
+        "device": device_facts(device),
         "evaluation": codec.to_json(contents.evaluation),
         "result": dict(contents.result),
-        "lineage": [{
-            "hash": v.hash, "name": v.name, "parent": v.parent, "proposer": v.proposer,
-            "mutation": v.mutation, "rationale": v.rationale,
-        } for v in contents.lineage],
+        "lineage": lineage_facts(contents.lineage),
         "versions": dict(contents.versions),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }  # fmt: skip
+
+
+def device_facts(device: Device) -> dict[str, Any]:
+    """Return a device as a manifest tells it."""
+    return {
+        "target": device.target, "name": device.name, "arch": device.arch,
+        "driver": device.driver, "facts": dict(device.facts),
+    }  # fmt: skip
+
+
+def lineage_facts(lineage: Sequence[VariantRecord]) -> list[dict[str, Any]]:
+    """Return a variant's line of descent as a manifest tells it."""
+    return [{
+        "hash": v.hash, "name": v.name, "parent": v.parent, "proposer": v.proposer,
+        "mutation": v.mutation, "rationale": v.rationale,
+    } for v in lineage]  # fmt: skip
