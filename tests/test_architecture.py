@@ -238,12 +238,13 @@ TABLE: dict[str, dict[str, str]] = {
         "importing.bounds": "importing.symbols",
         "importing.calls": "importing.symbols importing.syntax importing.values records",
         "importing.choose": "importing.host importing.syntax",
+        "importing.contract": "records",
         "importing.derive": (
-            "errors expressions importing.bounds importing.calls importing.host importing.kernel "
-            "importing.symbols importing.syntax importing.values records"
+            "expressions importing.contract importing.steps importing.symbols importing.uses "
+            "importing.values records"
         ),
-        "importing.describe": "importing.derive",
-        "importing.device_text": "importing.derive importing.syntax targets.cuda_source",
+        "importing.describe": "importing.contract",
+        "importing.device_text": "importing.contract importing.syntax targets.cuda_source",
         "importing.evaluate": (
             "importing.arithmetic importing.calls importing.problem importing.symbols "
             "importing.syntax importing.values records"
@@ -253,24 +254,43 @@ TABLE: dict[str, dict[str, str]] = {
             "importing.syntax importing.values"
         ),
         "importing.kernel": (
-            "importing.arithmetic importing.bounds importing.symbols importing.syntax "
-            "importing.values"
+            "importing.bounds importing.kernel_facts importing.kernel_values "
+            "importing.symbols importing.syntax importing.values"
         ),
+        "importing.kernel_facts": "importing.symbols importing.values",
         "importing.kernel_only": (
             "errors expressions importing.host importing.kernel importing.symbols "
             "importing.syntax importing.values"
         ),
+        "importing.kernel_scope": (
+            "importing.bounds importing.kernel_facts importing.symbols importing.syntax "
+            "importing.values"
+        ),
+        "importing.kernel_values": (
+            "importing.arithmetic importing.bounds importing.kernel_facts "
+            "importing.kernel_scope importing.symbols importing.syntax importing.values"
+        ),
         "importing.problem": "errors",
         "importing.run": (
-            "errors home importing.choose importing.derive importing.device_text importing.host "
-            "importing.kernel_only importing.problem importing.sizes importing.syntax "
-            "importing.write operator operators_io targets.cuda_compile variant"
+            "errors home importing.choose importing.contract importing.derive "
+            "importing.device_text importing.host importing.kernel_only importing.problem "
+            "importing.sizes importing.syntax importing.write operator operators_io "
+            "targets.cuda_compile variant"
         ),
-        "importing.sizes": "errors expressions importing.derive records",
+        "importing.sizes": "errors expressions importing.contract records",
+        "importing.steps": (
+            "importing.calls importing.contract importing.symbols importing.syntax "
+            "importing.uses importing.values"
+        ),
         "importing.symbols": "",
         "importing.syntax": "errors importing.problem",
+        "importing.uses": (
+            "errors expressions importing.bounds importing.host importing.kernel "
+            "importing.kernel_facts importing.symbols importing.syntax importing.values "
+            "records"
+        ),
         "importing.values": "importing.problem importing.symbols importing.syntax",
-        "importing.write": "importing.derive records",
+        "importing.write": "importing.contract records",
         "original": (
             "draw errors expressions home locks operator original_double protocols records shm "
             "targets.choose variant verify_bound worker"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kernelsearch.importing.derive import Imported
+from kernelsearch.importing.contract import Imported
 
 
 def lines(imported: Imported, file: str) -> Iterator[str]:

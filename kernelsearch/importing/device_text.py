@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tree_sitter
 import tree_sitter_cuda
 
-from kernelsearch.importing.derive import Imported, Shim
+from kernelsearch.importing.contract import Imported, Shim
 from kernelsearch.importing.syntax import Module, Node, text_of, walk
 from kernelsearch.targets.cuda_source import header_allowed
 

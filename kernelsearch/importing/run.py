@@ -12,7 +12,8 @@ from typing import Any
 from kernelsearch.errors import KernelSearchError, MissingExtraError
 from kernelsearch.home import home
 from kernelsearch.importing.choose import choose_entry
-from kernelsearch.importing.derive import Deriver, Imported
+from kernelsearch.importing.contract import Imported
+from kernelsearch.importing.derive import Deriver
 from kernelsearch.importing.device_text import device_text
 from kernelsearch.importing.host import HostReader
 from kernelsearch.importing.kernel_only import plan_of_kernel

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kernelsearch.errors import ExpressionError
 from kernelsearch.expressions import Expression
-from kernelsearch.importing.derive import Imported, TensorFact
+from kernelsearch.importing.contract import Imported, TensorFact
 from kernelsearch.records import DTYPE_BYTES
 
 LARGE_BYTES = 1 << 28

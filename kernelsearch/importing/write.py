@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelsearch.importing.derive import Imported, TensorFact
+from kernelsearch.importing.contract import Imported, TensorFact
 
 
 @dataclass(frozen=True)
