@@ -1,8 +1,8 @@
-"""Tune CUDA files as people write them, with rules and Optuna alone, and say how much faster they get.
+"""Tune CUDA files as people write them, with rules and Optuna alone; how much faster do they get?
 
     python benchmarks/imported.py --budget 40s -o studies/results/h200_imported.json
 
-Needs a GPU and the extras ``cuda`` and ``import``. Each file is imported from the tests' corpus as it
+Needs a GPU and the extras ``cuda`` and ``import``. Each file of the tests' corpus is imported as it
 is and tuned at its saturating size by a process of its own; the baseline is the original's kernel
 with the block size of its source.
 """
