@@ -22,6 +22,11 @@ def include_folder() -> Path:
     return resource_folder("templates") / "cuda" / "include"
 
 
+def cmake_folder() -> Path:
+    """Return the folder of the CMake package."""
+    return _PACKAGE / "cmake"
+
+
 def template_paths(operator: str, target: str) -> list[Path]:
     """Return the shipped variant files of an operator for a target, naive first, then by name."""
     suffix = ".cu" if target == "cuda" else ".py"

@@ -28,7 +28,7 @@ from kernelsearch.export.kernel import ExportedKernel
 from kernelsearch.home import cache_folder
 from kernelsearch.operator import Operator
 from kernelsearch.operators_io import find_operator, load_operator
-from kernelsearch.resources import include_folder
+from kernelsearch.resources import cmake_folder, include_folder
 from kernelsearch.result import Result
 from kernelsearch.settings import StudySettings
 from kernelsearch.study import StoredStudy
@@ -176,3 +176,9 @@ def _cuda_study(
             archs or [stored.device.arch], device=stored.device, evaluation=evaluation,
             origin=origin, cache=str(cache_folder()),
         )  # fmt: skip
+
+
+@app.command("cmake-dir")
+def cmake_dir() -> None:
+    """Print the folder of the CMake package, for CMAKE_PREFIX_PATH or kernelsearch_DIR."""
+    out.print(str(cmake_folder()), markup=False, highlight=False, soft_wrap=True)
