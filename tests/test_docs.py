@@ -55,7 +55,7 @@ def test_commands_exist(page: Path) -> None:
 
     assert main is not None
     known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    pattern = r"(?:^|`|&& |\$ )kernelsearch ([a-z]+)\b"
+    pattern = r"(?:^|`|&& |\$ )kernelsearch ([a-z]+(?:-[a-z]+)*)\b"
     used = set(re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE))
     assert used <= known
 
