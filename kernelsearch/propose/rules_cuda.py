@@ -36,6 +36,22 @@ def kernels(site: Site) -> Iterator[tuple[Function, dict[str, Any]]]:
             yield function, step
 
 
+def launched(site: Site) -> Iterator[tuple[Function, dict[str, Any]]]:
+    """Yield each kernel whose steps agree on the block, with the first: for edits of its body."""
+    source = site.cuda
+    if not source.balanced:
+        return
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for step in site.draft.steps:
+        groups.setdefault(base_name(step["kernel"]), []).append(step)
+    for name, steps in groups.items():
+        function = source.kernel(name)
+        if function is None or any(s["block"] != steps[0]["block"] for s in steps):
+            continue
+        if all(len(function.parameters) == len(s.get("args", [])) for s in steps):
+            yield function, steps[0]
+
+
 def base_name(kernel: str) -> str:
     """Return the function's own name in a kernel name expression."""
     return kernel.split("<", 1)[0].split("::")[-1].strip()
@@ -372,7 +388,7 @@ def launch_bounds(site: Site) -> list[Change]:
     """Tell the compiler the block size, and how many blocks a multiprocessor should hold."""
     changes = []
     source = site.cuda
-    for function, step in kernels(site):
+    for function, step in launched(site):
         threads = threads_of(step)
         bound = c_expression(threads, site.draft)
         head = range(function.first, function.name_at)
@@ -411,7 +427,7 @@ def unroll(site: Site) -> list[Change]:
     changes = []
     source = site.cuda
     name = site.fresh("UNROLL")
-    for function, _ in kernels(site):
+    for function, _ in launched(site):
         loops = source.loops(function.open_brace, function.close_brace)
         for loop in loops:
             lo, hi = loop.body

@@ -11,6 +11,7 @@ from kernelsearch.propose.rules_cuda import (
     bound_tensors,
     inserted_before,
     kernels,
+    launched,
     own_step,
     threads_of,
 )
@@ -32,7 +33,7 @@ def vectorise(site: Site) -> list[Change]:
     """Let each thread move VEC neighbouring elements of a contiguous loop at once."""
     changes = []
     source = site.cuda
-    for function, _ in kernels(site):
+    for function, _ in launched(site):
         pack, name = site.fresh("Packed"), site.fresh("VEC")
         pointers = source.pointers(function)
         rewrite = Rewrite(source.text)
@@ -221,7 +222,7 @@ def split_accumulator(site: Site) -> list[Change]:
     """Sum into several independent accumulators, so that one addition need not wait for another."""
     changes = []
     source = site.cuda
-    for function, _ in kernels(site):
+    for function, _ in launched(site):
         for number, loop in enumerate(source.loops(function.open_brace, function.close_brace)):
             name = site.fresh("PARTS")
             text = _split_loop(source, function, loop, name, number)
@@ -575,7 +576,7 @@ def hoist_reciprocal(site: Site) -> list[Change]:
     """Multiply by a reciprocal taken once instead of dividing in every pass of a loop."""
     changes = []
     source = site.cuda
-    for function, _ in kernels(site):
+    for function, _ in launched(site):
         for loop in source.loops(function.open_brace, function.close_brace):
             lo, hi = source.inside(loop)
             written = source.written(lo, hi)

@@ -21,6 +21,9 @@ from kernelsearch.importing.symbols import FloorDivide, plan_text, symbol
 from kernelsearch.operator import Operator, Tensor
 from kernelsearch.operators_io import load_operator
 from kernelsearch.original import Original, doubled
+from kernelsearch.propose.rules import RulesProposer
+from kernelsearch.protocols import ProposalRequest
+from kernelsearch.records import VariantRecord
 from kernelsearch.targets.cuda_compile import compile_cuda
 from kernelsearch.targets.cuda_device import architecture_device
 from kernelsearch.variant import parse_variant
@@ -335,3 +338,21 @@ def test_the_command_says_what_it_understood(tmp_path):
         failed = runner.invoke(app, ["import", str(file), *arguments])
         assert failed.exit_code != 0
         assert said in str(failed.exception)
+
+
+@pytest.mark.parametrize("name", ["two_pass_reduce.cu", "csr_spmv.cu", "windows_relu.cu"])
+def test_rules_apply_to_imported_kernels(name, tmp_path):
+    imported, written = import_cuda(CORPUS / name)
+    operator = load_operator(written.save(tmp_path)[0])
+    parent = parse_variant(written.variant, "cuda", name)
+    record = VariantRecord(parent.hash, parent.operator, "cuda", parent.source, parent.name)
+    proposals = RulesProposer().propose(ProposalRequest(
+        operator=operator, parent=parent, best=None, history=(), count=4,
+        device=architecture_device("sm_90a"), parent_record=record, dtype=imported.element,
+        workloads=operator.workloads["smoke"],
+    ))  # fmt: skip
+    assert len(proposals) >= 2
+    for proposal in proposals:
+        variant = parse_variant(proposal.source, "cuda", "child.cu")
+        params = {n: c[0] for n, c in variant.tunables.items()}
+        assert compile_cuda(variant.compile_job(params, imported.element, "sm_90a")).facts
