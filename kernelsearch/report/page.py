@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 WIDE, NARROW = 700.0, 350.0
-# Of all prompts and replies together; what is beyond it is named and left in the study.
-TEXT_BYTES = 1_500_000
-SOURCE_CHARS = 60_000
+# What is too much for a page of this size is left out, and said to be.
+PAGE_BYTES = 4_900_000
+# Where the script's data goes. No escaped text holds it.
+PLACE = '<script type="application/json" id="data"></script>'
+REASON_CHARS = 2000
 # What of a diagnosis is shown; the rest repeats the first finding.
-DIAGNOSIS = ("label", "group", "confidence", "headroom", "source", "reason", "workload", "findings")
+DIAGNOSIS = ("label", "group", "confidence", "headroom", "source", "reason", "workload")
 
 
 def page(report: Report) -> str:
@@ -53,10 +55,10 @@ def page(report: Report) -> str:
         return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
 
     progress = {by: drawn(partial(charts.best_so_far, report, by)) for by in charts.UNITS}
-    return environment.get_template("page.html").render(
+    text = environment.get_template("page.html").render(
         report=report, result=report.result, words=words, script=Markup(script),
         style=Markup(style), script_hash=_hash(script), style_hash=_hash(style),
-        data=Markup(_embedded(_data(report))), progress=progress,
+        progress=progress,
         roofline=drawn(partial(charts.roofline, report)),
         way=drawn(partial(charts.winners_way, report)),
         migration=drawn(partial(charts.migration, report)),
@@ -72,6 +74,9 @@ def page(report: Report) -> str:
         winner=report.variants[report.winner] if report.winner is not None else None,
         json=partial(json.dumps, indent=1, default=str),
     )  # fmt: skip
+    before, _, after = text.partition(PLACE)
+    data = _embedded(_data(report, PAGE_BYTES - len(text.encode("utf-8", "replace"))))
+    return f"{before}{PLACE.replace('><', f'>{data}<')}{after}"
 
 
 def _slice(one: Any, width: float) -> str:
@@ -110,46 +115,72 @@ def _embedded(value: Mapping[str, Any]) -> str:
     return text
 
 
-def _data(report: Report) -> dict[str, Any]:
-    """Return what the script shows of each variant. Equal lines and texts are stored once."""
-    lines = _Once()
-    texts = _Texts(TEXT_BYTES)
+def _data(report: Report, left: int) -> dict[str, Any]:
+    """Return what the script shows of each variant. Equal lines and texts are stored once.
+
+    What every variant needs comes first; sources, diagnoses and prompts follow, those of the best
+    first, until ``left`` bytes are used.
+    """
     of: dict[int, list[list[Any]]] = {}
     for row in report.evaluations:
         of.setdefault(row.variant, []).append([
             words.params(row.params), row.status, _round(row.speedup), _round(row.time_us),
             row.message, int(row.confirmed),
         ])  # fmt: skip
+    variants = [_variant(v, of.get(v.number, [])) for v in report.variants]
+    for found in variants:  # that nothing was found room for takes some room, too
+        found.update(dict.fromkeys(("source", "diagnosis", "exchange")))
+    room = _Room(left - len(_embedded({"variants": variants})))
+    way = set(report.path)
+    ranked = sorted(report.variants, key=lambda v: (v.number not in way, -(v.speedup or 0.0)))
+    # Sources of all before prompts of any: they are smaller, and looked at more often.
+    for variant in ranked:
+        variants[variant.number]["source"] = room.source(variant.source)
+    for variant in ranked:
+        found = variants[variant.number]
+        if variant.diagnosis is None:
+            del found["diagnosis"]
+        else:
+            found["diagnosis"] = room.once(_diagnosis(variant.diagnosis.to_json(), room))
+    for variant in ranked:
+        found = variants[variant.number]
+        if variant.exchange is None:
+            del found["exchange"]
+        else:
+            found["exchange"] = room.once(_exchange(variant.exchange, room))
     return {
-        "variants": [_variant(v, lines, texts, of.get(v.number, [])) for v in report.variants],
-        "lines": lines.values, "texts": texts.values,
-        "shown": report.winner if report.winner is not None else 0,
+        "variants": variants, "lines": room.lines.values, "texts": room.texts.values,
+        "shown": report.winner if report.winner is not None else 0, "folder": report.folder,
     }  # fmt: skip
 
 
-def _variant(
-    variant: VariantRow, lines: _Once, texts: _Texts, evaluations: list[list[Any]]
-) -> dict[str, Any]:
-    source = variant.source
-    if len(source) > SOURCE_CHARS:
-        source = f"{source[:SOURCE_CHARS]}\n... cut: {len(source)} characters in all"
+def _variant(variant: VariantRow, evaluations: list[list[Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "name": variant.name, "hash": variant.hash, "parent": variant.parent,
         "second": variant.second_parent, "by": variant.proposer, "mutation": variant.mutation,
-        "why": variant.rationale, "predicted": _round(variant.predicted_gain),
+        "why": variant.rationale[:REASON_CHARS], "predicted": _round(variant.predicted_gain),
         "gain": _round(variant.gain), "status": variant.status, "speedup": _round(variant.speedup),
         "time": _round(variant.time_us), "params": words.params(variant.params),
-        "source": [lines.index(line) for line in source.split("\n")], "evaluations": evaluations,
+        "evaluations": evaluations,
     }  # fmt: skip
-    if variant.diagnosis is not None:
-        value = variant.diagnosis.to_json()
-        found["diagnosis"] = {k: value[k] for k in DIAGNOSIS}
-    if variant.exchange is not None:
-        found["exchange"] = _exchange(variant.exchange, texts)
     return {k: v for k, v in found.items() if v not in (None, "", [])}
 
 
-def _exchange(exchange: Exchange, texts: _Texts) -> dict[str, Any]:
+def _diagnosis(value: Mapping[str, Any], room: _Room) -> dict[str, Any]:
+    findings = [_finding(f, room) for f in value["findings"]]
+    return {**{k: value[k] for k in DIAGNOSIS}, "findings": findings}
+
+
+def _finding(finding: Mapping[str, Any], room: _Room) -> dict[str, Any]:
+    return {
+        "label": finding["label"], "headroom": _round(finding["headroom"]),
+        "says": room.text(finding["says"]),
+        "evidence": {k: _round(v) for k, v in finding["evidence"].items()},
+        "directions": room.text(", ".join(map(words.plain, finding["directions"]))),
+    }  # fmt: skip
+
+
+def _exchange(exchange: Exchange, room: _Room) -> dict[str, Any]:
     parts = [("always sent", t) for t in exchange.stable]
     parts += [(speaker, text) for speaker, text in exchange.turns]
     parts.append(("reply", exchange.reply))
@@ -157,7 +188,7 @@ def _exchange(exchange: Exchange, texts: _Texts) -> dict[str, Any]:
         "about": f"{exchange.model} as {exchange.role}: {exchange.tokens_in} tokens in, "
         f"{exchange.tokens_out} out, {words.dollars(exchange.usd)}, "
         f"{words.duration(exchange.seconds)}",
-        "parts": [[name, texts.index(text)] for name, text in parts],
+        "parts": [[name, room.text(text)] for name, text in parts],
     }  # fmt: skip
 
 
@@ -166,29 +197,68 @@ class _Once:
 
     def __init__(self) -> None:
         self.values: list[str] = []
-        self._places: dict[str, int] = {}
+        self.places: dict[str, int] = {}
 
     def index(self, text: str) -> int:
-        if text not in self._places:
-            self._places[text] = len(self.values)
+        if text not in self.places:
+            self.places[text] = len(self.values)
             self.values.append(text)
-        return self._places[text]
+        return self.places[text]
 
 
-class _Texts(_Once):
-    """The same with a limit: what does not fit any more is cut."""
+class _Room:
+    """What may still be put into the page; what does not fit is None.
 
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__()
-        self._left = most_bytes
+    Args:
+        left: bytes.
+    """
 
-    def index(self, text: str) -> int:
-        if text not in self._places:
-            size = len(text.encode("utf-8", "replace"))
-            if size > self._left:
-                return super().index("(left out to keep this page small; it is in the study)")
-            self._left -= size
-        return super().index(text)
+    def __init__(self, left: int) -> None:
+        self.lines, self.texts = _Once(), _Once()
+        self._left = left
+
+    def source(self, text: str) -> str | None:
+        """Return a text as places of its lines: ``0-40,55,41-90``."""
+        lines = text.split("\n")
+        cost = sum(_size(line) for line in set(lines) if line not in self.lines.places)
+        # A place takes at most eight characters; runs of them far less.
+        if cost > self._left:
+            return None
+        places = [self.lines.index(line) for line in lines]
+        runs = _runs(places)
+        self._left -= cost + len(runs)
+        return runs
+
+    def text(self, text: str) -> int | None:
+        """Return the place of a text."""
+        if text not in self.texts.places:
+            if _size(text) > self._left:
+                return None
+            self._left -= _size(text)
+        return self.texts.index(text)
+
+    def once(self, value: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a value if there is room for it."""
+        size = len(_embedded(value))
+        if size > self._left:
+            return None
+        self._left -= size
+        return value
+
+
+def _runs(places: Sequence[int]) -> str:
+    found: list[list[int]] = []
+    for place in places:
+        if found and place == found[-1][1] + 1:
+            found[-1][1] = place
+        else:
+            found.append([place, place])
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in found)
+
+
+def _size(text: str) -> int:
+    """Return how many bytes a text takes as JSON in the page."""
+    return len(_embedded({"": text})) - 4
 
 
 def _round(value: float | None) -> float | None:

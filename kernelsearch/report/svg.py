@@ -202,10 +202,10 @@ class Chart:
         self, x: float, y: float, title: str, kind: str, variant: int, level: int, words: str
     ) -> None:
         """Draw a node of a tree: a dot and words that lead to a variant."""
-        name = escape(title, quote=True)
+        name = escape(title)
         self._parts.append(
             f'<a role="treeitem" href="#v{variant}" id="t{variant}" tabindex="-1" '
-            f'aria-level="{level}" aria-label="{name}"><rect class="row" x="{_px(x - 10)}" '
+            f'aria-level="{level}"><title>{name}</title><rect class="row" x="{_px(x - 10)}" '
             f'y="{_px(y - 11)}" width="{_px(self.width - x + 6)}" height="22"/>'
             f'<circle class="{kind}" cx="{_px(x)}" cy="{_px(y)}" r="6"/>'
             f'<text class="tick start" x="{_px(x + 12)}" y="{_px(y + 4)}">{escape(words)}</text>'

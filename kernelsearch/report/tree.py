@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelsearch.report.charts import shade
 from kernelsearch.report.collect import Report, VariantRow
 from kernelsearch.report.svg import Chart
-from kernelsearch.report.words import plain, speedup
+from kernelsearch.report.words import plain, short, speedup
 
 PITCH, INDENT = 22.0, 20.0
 Place = tuple[float, float]
@@ -68,5 +68,5 @@ def _node(chart: Chart, variant: VariantRow, place: Place, report: Report) -> No
     state = plain(variant.status) if variant.speedup is None else speedup(variant.speedup)
     winner = variant.number == report.winner
     kind = f"leaf {'bad' if step is None else f'c{step}'}{' winner' if winner else ''}"
-    chart.item(*place, f"{variant.name}: {state}", kind, variant.number, variant.depth + 1,
+    chart.item(*place, short(variant.name), kind, variant.number, variant.depth + 1,
                f"{words}  {state}{'  (winner)' if winner else ''}")  # fmt: skip

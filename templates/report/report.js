@@ -18,7 +18,15 @@
     : value >= 1e6 ? (value / 1e6).toPrecision(3) + " s"
     : value >= 1e3 ? (value / 1e3).toPrecision(4) + " ms" : value.toPrecision(4) + " µs";
   const plain = (name) => String(name).replaceAll("_", " ");
-  const lines = (variant) => (variant.source || []).map((index) => data.lines[index]);
+  /* A source is stored as places of its lines: "0-40,55". */
+  const places = (variant) => (variant.source || "").split(",").flatMap((run) => {
+    if (!run) return [];
+    const [from, to] = run.split("-").map(Number);
+    return Array.from({length: (to === undefined ? from : to) - from + 1}, (_, step) => from + step);
+  });
+  const lines = (variant) => places(variant).map((index) => data.lines[index]);
+  const text = (place) => place === null ? "(left out to keep this page small; the study has it)" : data.texts[place];
+  const leftOut = (variant) => make("p", "Left out to keep this page small: kernelsearch show " + data.folder + " --variant " + variant.hash + " --source", {class: "empty"});
 
   /* --- one variant ------------------------------------------------------------------------- */
 
@@ -35,7 +43,7 @@
   };
   const link = (number) => make("a", data.variants[number].name, {href: "#v" + number});
 
-  const source = (variant) => make("pre", lines(variant).join("\n"), {class: "code", tabindex: "0"});
+  const source = (variant) => variant.source === null ? leftOut(variant) : make("pre", lines(variant).join("\n"), {class: "code", tabindex: "0"});
 
   /* The longest common subsequence of two lists of line numbers, as [kind, line] pairs. */
   const compare = (a, b) => {
@@ -64,23 +72,24 @@
 
   const diff = (variant) => {
     if (variant.parent === undefined) return make("p", "This variant has no parent: the search began with it.", {class: "empty"});
+    if (variant.source === null || data.variants[variant.parent].source === null) return leftOut(variant);
     const box = make("div");
     const about = make("p", "From ");
     about.append(link(variant.parent), " to this variant.");
     if (variant.second !== undefined) about.append(" Its second parent is ", link(variant.second), ".");
-    const text = make("pre", undefined, {class: "diff", tabindex: "0"});
-    const pairs = compare(data.variants[variant.parent].source || [], variant.source || []);
+    const shown = make("pre", undefined, {class: "diff", tabindex: "0"});
+    const pairs = compare(places(data.variants[variant.parent]), places(variant));
     const near = new Set();
     pairs.forEach(([kind], place) => { if (kind !== " ") for (let k = place - 3; k <= place + 3; k++) near.add(k); });
     let skipped = 0;
-    const rest = () => { if (skipped) text.append(make("span", "  ... " + skipped + (skipped === 1 ? " line" : " lines") + " as before", {class: "skipped"})); skipped = 0; };
+    const rest = () => { if (skipped) shown.append(make("span", "  ... " + skipped + (skipped === 1 ? " line" : " lines") + " as before", {class: "skipped"})); skipped = 0; };
     pairs.forEach(([kind, line], place) => {
       if (!near.has(place)) { skipped++; return; }
       rest();
-      text.append(make("span", kind + " " + data.lines[line], {class: kind === "+" ? "add" : kind === "-" ? "cut" : "same"}));
+      shown.append(make("span", kind + " " + data.lines[line], {class: kind === "+" ? "add" : kind === "-" ? "cut" : "same"}));
     });
     rest();
-    box.append(about, text);
+    box.append(about, shown);
     return box;
   };
 
@@ -105,6 +114,7 @@
 
   const diagnosis = (variant) => {
     const found = variant.diagnosis;
+    if (found === null) return make("p", "Left out to keep this page small: kernelsearch explain " + data.folder + " --variant " + variant.hash, {class: "empty"});
     if (!found) return make("p", "This variant was not diagnosed.", {class: "empty"});
     const box = make("div");
     box.append(facts([
@@ -114,22 +124,23 @@
       ["workload", found.workload], ["not known", found.reason],
     ]));
     for (const one of found.findings) {
-      box.append(make("h4", plain(one.label) + (one.headroom ? ": removing it alone may gain up to " + ratio(one.headroom) : "")), make("p", one.says));
+      box.append(make("h4", plain(one.label) + (one.headroom ? ": removing it alone may gain up to " + ratio(one.headroom) : "")), make("p", text(one.says)));
       box.append(facts(Object.entries(one.evidence).map(([name, value]) => [name, String(value)])));
-      if (one.directions.length) box.append(make("p", "To try: " + one.directions.map(plain).join(", ") + "."));
+      if (text(one.directions)) box.append(make("p", "To try: " + text(one.directions) + "."));
     }
     return box;
   };
 
   const exchange = (variant) => {
     const found = variant.exchange;
+    if (found === null) return make("p", "Left out to keep this page small; the study has it.", {class: "empty"});
     if (!found) return make("p", variant.by === "llm" ? "The prompt is not in the study." : "No language model was asked for this variant; it comes from " + plain(variant.by) + ".", {class: "empty"});
     const box = make("div");
     box.append(make("p", found.about));
-    found.parts.forEach(([name, text], place) => {
+    found.parts.forEach(([name, stored], place) => {
       const part = make("details");
       if (place >= found.parts.length - 1) part.open = true;
-      part.append(make("summary", name + " (" + data.texts[text].length + " characters)"), make("pre", data.texts[text], {tabindex: "0"}));
+      part.append(make("summary", name + " (" + text(stored).length + " characters)"), make("pre", text(stored), {tabindex: "0"}));
       box.append(part);
     });
     return box;

@@ -18,7 +18,7 @@ from kernelsearch.records import Evaluation
 from kernelsearch.report import charts, words
 from kernelsearch.report.collect import Report, collect
 from kernelsearch.report.importance import parameters
-from kernelsearch.report.page import TEXT_BYTES, page
+from kernelsearch.report.page import page
 from kernelsearch.report.reproduce import commands, tune_command
 from kernelsearch.report.text import as_csv, as_json, as_markdown
 from kernelsearch.report.tree import tree
@@ -44,11 +44,21 @@ def report(made: Made) -> Report:
     return load(made.folder)
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return load(make_study(tmp_path_factory.mktemp("studies") / "large", 2000, 2000).folder)
+
+
 def embedded(text: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     value: dict[str, Any] = json.loads(found[1])
     return value
+
+
+def places(runs: str) -> list[int]:
+    ends = [[int(n) for n in run.split("-")] for run in runs.split(",")]
+    return [n for run in ends for n in range(run[0], run[-1] + 1)]
 
 
 # --- collect ------------------------------------------------------------------------------------
@@ -167,7 +177,7 @@ def test_the_headline_is_the_result(made: Made, report: Report) -> None:
 def test_the_script_gets_every_source_whole(made: Made, report: Report) -> None:
     data = embedded(page(report))
     for record, shown in zip(made.variants, data["variants"], strict=True):
-        assert "\n".join(data["lines"][n] for n in shown["source"]) == record.source
+        assert "\n".join(data["lines"][n] for n in places(shown["source"])) == record.source
     count = sum(len(v.get("evaluations", ())) for v in data["variants"])
     assert count == len(made.evaluations)
 
@@ -207,21 +217,28 @@ def test_halves_of_characters_can_be_written() -> None:
     assert words.clean("\ud800\x00" + HOSTILE).encode()
 
 
-def test_two_thousand_evaluations_fit_in_five_megabytes(tmp_path: Path) -> None:
-    make_study(tmp_path / "s", 2000, 400)
-    report = load(tmp_path / "s")
+@pytest.mark.parametrize("different", [0, 60])
+def test_two_thousand_evaluations_fit_in_five_megabytes(large: Report, different: int) -> None:
+    """Each of another variant; and with sources that share no line: then some are left out."""
+    report = large
+    if different:
+        from dataclasses import replace
+
+        report = replace(report, variants=tuple(
+            replace(v, source="\n".join(f"line {n} of {v.hash} alone" for n in range(different)))
+            for v in report.variants
+        ))  # fmt: skip
+    text = page(report)
     assert len(report.evaluations) == 2000
-    assert len(page(report).encode()) <= 5_000_000
-
-
-def test_long_prompts_are_left_out_and_said_to_be(made: Made, report: Report) -> None:
-    from kernelsearch.report.page import _Texts
-
-    texts = _Texts(10)
-    places = [texts.index("12345"), texts.index("12345"), texts.index("x" * 20)]
-    assert places[0] == places[1]
-    assert "in the study" in texts.values[places[2]]
-    assert TEXT_BYTES < 5_000_000
+    assert len(text.encode()) <= 5_000_000
+    data = embedded(text)
+    assert len(data["variants"]) == 2000
+    # The winner's way is there whatever had to be left out.
+    assert report.winner is not None
+    for number in report.path:
+        assert data["variants"][number]["source"] is not None
+    left_out = sum(v["source"] is None for v in data["variants"])
+    assert (left_out > 0) == (different > 0)
 
 
 @pytest.mark.parametrize("kind", ["unconfirmed", "one", "nothing right"])
