@@ -24,9 +24,9 @@ NEXT_STEPS = 15
 # The lengths are fitted again when there are so many times as many measurements.
 GROWTH = 1.15
 # The process sees so many of the best measurements and of the newest; a few milliseconds' worth.
-BEST, NEWEST = 160, 96
+BEST, NEWEST = 128, 64
 # Correlations looked at for one choice, and of how many points the trust is worked out.
-WORK = 250_000
+WORK = 160_000
 CANDIDATES = (512, 8192)
 TRUSTED = 384
 ELITES = 5
