@@ -202,6 +202,8 @@ class Operator(Interface):
         derived: symbols that the inputs determine (``nnz``): not chosen by a caller.
         specification: ``independent`` reference, or ``original`` where the naive code is the spec.
         sources: by target, texts of variant files that come with the operator itself.
+        trusted: by distribution of a user's data, outputs that the application computed on it: the
+            reference must agree with them.
         path: the file it was loaded from.
     """
 
@@ -223,6 +225,7 @@ class Operator(Interface):
     derived: tuple[str, ...] = ()
     specification: str = "independent"
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    trusted: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     path: Path | None = None
 
     def __post_init__(self) -> None:

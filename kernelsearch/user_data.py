@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from kernelsearch.errors import ExpressionError, MissingExtraError, WorkloadError
 from kernelsearch.expressions import Expression
-from kernelsearch.operator import USER_DATA, Operator, Tensor, Workload
+from kernelsearch.operator import USER_DATA, Operator, Scalar, Tensor, Workload
 from kernelsearch.shm import numpy_dtype
 
+# What follows an output's name in a recorded archive.
+AFTER = "@after"
 _CSR = ("row_ptr", "col_idx", "values", "x")
 _INT32_MAX = 2**31 - 1
 # What the readers of NumPy and SciPy raise for files that are cut, garbled, or claim to be huge.
@@ -63,6 +65,8 @@ def with_data(operator: Operator, path: Path) -> Operator:
         WorkloadError: the file cannot be read or does not fit the operator.
     """
     arrays = _read(operator, path)
+    recorded = _recorded(operator, path)
+    operator = _with_scalars(operator, recorded, path)
     name = distribution_name(path)
     fixed = dict(_workload(operator, path, arrays).sizes)
     drawn = operator.generate
@@ -83,7 +87,11 @@ def with_data(operator: Operator, path: Path) -> Operator:
         }
 
     names = (*(d for d in operator.distributions if d != name), name)
-    return dataclasses.replace(operator, distributions=names, generate=generate)
+    trusted = _trusted(operator, recorded, fixed, path)
+    return dataclasses.replace(
+        operator, distributions=names, generate=generate,
+        trusted={**operator.trusted, name: trusted} if trusted else operator.trusted,
+    )  # fmt: skip
 
 
 def workloads_from_shapes(
@@ -137,6 +145,53 @@ def _read_npz(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
             f"({', '.join(wanted)}); missing: {', '.join(missing)}"
         )
     return {t.name: _numeric(arrays[t.name], t, path) for t in operator.inputs}
+
+
+def _recorded(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
+    """Return what an archive holds besides the inputs: by-value arguments and trusted outputs."""
+    if path.suffix != ".npz":
+        return {}
+    inputs = {t.name for t in operator.inputs}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {n: archive[n] for n in archive.files if n not in inputs}
+    except _BROKEN as error:
+        raise WorkloadError(f"{path}: must be a NumPy archive (.npz): {error}") from error
+
+
+def _with_scalars(operator: Operator, recorded: Mapping[str, NDArray[Any]], path: Path) -> Operator:
+    """Return the operator with the by-value arguments that were recorded as its defaults."""
+    arguments = []
+    for argument in operator.arguments:
+        given = recorded.get(argument.name)
+        if isinstance(argument, Scalar) and given is not None:
+            if given.shape != () or given.dtype.kind not in "fiub":
+                raise WorkloadError(
+                    f"{path}: {argument.name} is passed by value: it must be one number "
+                    f"(got shape {given.shape}, dtype {given.dtype})"
+                )
+            argument = dataclasses.replace(argument, value=float(given))
+        arguments.append(argument)
+    return dataclasses.replace(operator, arguments=tuple(arguments))
+
+
+def _trusted(
+    operator: Operator, recorded: Mapping[str, NDArray[Any]], sizes: Mapping[str, int], path: Path
+) -> dict[str, NDArray[Any]]:
+    """Return the outputs that the application computed: ``y@after``."""
+    found = {}
+    for tensor in operator.outputs:
+        given = recorded.get(f"{tensor.name}{AFTER}")
+        if given is None:
+            continue
+        shape = tensor.concrete_shape(sizes)
+        if given.shape != shape or given.dtype.kind not in "fiub":
+            raise WorkloadError(
+                f"{path}: {tensor.name}{AFTER} must hold numbers of shape {shape} "
+                f"(got shape {given.shape}, dtype {given.dtype})"
+            )
+        found[tensor.name] = given
+    return found
 
 
 def _numeric(array: Any, tensor: Tensor, path: Path) -> NDArray[Any]:
