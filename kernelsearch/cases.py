@@ -269,8 +269,8 @@ class Case:
                 f"{self.operator.name}: on the recorded data {int(wrong.sum())} of {wrong.size} "
                 f"elements of {tensor.name} differ from what the application computed (worst: "
                 f"{recorded.flat[at]:g}, reference {value.flat[at]:g}, allowed "
-                f"{allowed.flat[at]:g}); the operator does not say what the application does: compare roles, scalars and "
-                "sizes"
+                f"{allowed.flat[at]:g}); the operator does not say what the application "
+                "does: compare roles, scalars and sizes"
             )
 
     def buffers(
