@@ -12,6 +12,7 @@ from kernelsearch.operator import ErrorModel, Operator, Scalar, Tensor, Workload
 
 if TYPE_CHECKING:
     from kernelsearch.api import tune
+    from kernelsearch.export.loading import load
     from kernelsearch.operators_io import load_operator
     from kernelsearch.result import Result
     from kernelsearch.runtime import TunedKernel
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ErrorModel", "KernelSearchError", "Operator", "Result", "Scalar", "Study", "Tensor",
-    "TunedKernel", "Workload", "load_operator", "tune",
+    "TunedKernel", "Workload", "load", "load_operator", "tune",
 ]  # fmt: skip
 
 # Loaded on first use: importing the package must stay quick, and Optuna takes its time.
 _LAZY = {
     "tune": "kernelsearch.api",
+    "load": "kernelsearch.export.loading",
     "load_operator": "kernelsearch.operators_io",
     "Result": "kernelsearch.result",
     "TunedKernel": "kernelsearch.runtime",

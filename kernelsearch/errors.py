@@ -96,6 +96,10 @@ class ArgumentError(SpecError):
     """A value passed to a tuned kernel or an API function has the wrong type, shape or dtype."""
 
 
+class BundleError(SpecError):
+    """A bundle is damaged, was changed, or has no kernel for the device."""
+
+
 class StudyError(SpecError):
     """A study file or stored study does not fit what was asked of it."""
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from kernelsearch.errors import ArgumentError
 from kernelsearch.expressions import Expression
-from kernelsearch.operator import Operator, Tensor
-from kernelsearch.protocols import Target
-from kernelsearch.records import Evaluation, LaunchPlan, Params
+from kernelsearch.operator import Interface, Tensor
+from kernelsearch.records import Binary, CompileJob, Device, Evaluation, LaunchPlan, Params
 from kernelsearch.result import Result
 from kernelsearch.shm import numpy_dtype
 from kernelsearch.variant import Variant
@@ -37,31 +36,35 @@ class _Argument(Protocol):
     dtype: Any
 
 
-class TunedKernel:
-    """The winner of a study, callable on arrays of its target.
+class DeviceTarget(Protocol):
+    """What calling needs of a target."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> Device: ...
+    def compile(self, job: CompileJob) -> Binary: ...
+
+
+class Kernel:
+    """Verified variants of one operator, callable on arrays of their target.
 
     Call it with the operator's input tensors in order (or by name), scalars by name, and optionally
-    ``out=``; it returns the output, or a tuple of outputs. Where the winner's domain does not cover
-    the sizes or the alignment of the arrays, the next verified variant that does is used.
-
-    Attributes:
-        result: what the study found, with how it was measured.
+    ``out=``; it returns the output, or a tuple of outputs. Where the first choice's domain does not
+    cover the sizes or the alignment of the arrays, the next verified variant that does is used.
     """
 
     def __init__(
-        self, operator: Operator, target: Target, dtype: str, choices: Sequence[Choice],
-        result: Result,
-    ) -> None:  # fmt: skip
+        self, operator: Interface, target: DeviceTarget, dtype: str, choices: Sequence[Choice]
+    ) -> None:
         self.operator, self.target, self.dtype = operator, target, dtype
-        self.choices, self.result = tuple(choices), result
+        self.choices = tuple(choices)
         self._callers: dict[int, Caller] = {}
 
-    def __repr__(self) -> str:
-        r = self.result
-        return (
-            f"<TunedKernel {self.operator.name} ({self.dtype}, {r.target}): {r.variant_name} "
-            f"{dict(r.params)}, {r.speedup:.2f}x over {r.baseline}>"
-        )
+    def order(self, sizes: Mapping[str, int]) -> Sequence[int]:
+        """Return the choices to try for a call, best first."""
+        del sizes
+        return range(len(self.choices))
 
     def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """Compute the operator.
@@ -230,10 +233,6 @@ class TunedKernel:
 
         return empty_like(values[self.operator.inputs[0].name], shape, dtype)
 
-    def _repr_html_(self) -> str:
-        """Return what Jupyter shows: the result."""
-        return self.result._repr_html_()
-
     # --- choice ------------------------------------------------------------------------------
 
     def _plan(
@@ -242,7 +241,8 @@ class TunedKernel:
         facts = self.target.device.facts
         alignment = {name: _alignment(array) for name, array in arrays.items()}
         reasons = []
-        for index, choice in enumerate(self.choices):
+        for index in self.order(sizes):
+            choice = self.choices[index]
             missed = choice.variant.applies(choice.params, sizes, facts, self.dtype, alignment)
             if missed is None:
                 plan = choice.variant.plan(choice.params, sizes, scalars, facts, self.dtype)
@@ -268,6 +268,32 @@ class TunedKernel:
 
                 self._callers[index] = CpuCaller(binary)
         return self._callers[index]
+
+
+class TunedKernel(Kernel):
+    """The winner of a study, callable on arrays of its target (see ``Kernel``).
+
+    Attributes:
+        result: what the study found, with how it was measured.
+    """
+
+    def __init__(
+        self, operator: Interface, target: DeviceTarget, dtype: str, choices: Sequence[Choice],
+        result: Result,
+    ) -> None:  # fmt: skip
+        super().__init__(operator, target, dtype, choices)
+        self.result = result
+
+    def __repr__(self) -> str:
+        r = self.result
+        return (
+            f"<TunedKernel {self.operator.name} ({self.dtype}, {r.target}): {r.variant_name} "
+            f"{dict(r.params)}, {r.speedup:.2f}x over {r.baseline}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows: the result."""
+        return self.result._repr_html_()
 
 
 def _alignment(array: Any) -> int:

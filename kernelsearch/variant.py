@@ -21,7 +21,7 @@ from kernelsearch.errors import (
     VariantError,
 )
 from kernelsearch.expressions import FUNCTIONS, Expression, Value
-from kernelsearch.operator import Operator
+from kernelsearch.operator import Interface, Operator
 from kernelsearch.records import (
     DTYPE_BYTES,
     Candidate,
@@ -206,7 +206,7 @@ class Variant:
     # --- binding ----------------------------------------------------------------------------
 
     def compile_job(
-        self, params: Params, dtype: str, arch: str, operator: Operator | None = None
+        self, params: Params, dtype: str, arch: str, operator: Interface | None = None
     ) -> CompileJob:
         """Return what a compiler needs for one candidate.
 
@@ -234,7 +234,7 @@ class Variant:
         )  # fmt: skip
 
     def _argument_types(
-        self, params: Params, dtype: str, operator: Operator
+        self, params: Params, dtype: str, operator: Interface
     ) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return each kernel's argument types: ``in:float32:2`` for arrays, ``i32`` for scalars."""
         kinds: dict[str, str] = {}

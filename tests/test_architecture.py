@@ -208,7 +208,7 @@ TABLE: dict[str, dict[str, str]] = {
         ),
     },
     "7 ways out and in": {
-        "": "api errors operator operators_io result runtime study",
+        "": "api errors export.loading operator operators_io result runtime study",
         "api": (
             "archive errors events home operator operators_io propose.agent propose.crossover "
             "propose.exchange propose.inbox propose.llm propose.purse propose.rules protocols "
@@ -233,6 +233,9 @@ TABLE: dict[str, dict[str, str]] = {
             "variant"
         ),
         "export.kernel": "errors records variant",
+        "export.loading": (
+            "errors export.kernel operator records runtime targets.cuda_device variant"
+        ),
         "importing": "",
         "importing.arithmetic": "importing.symbols",
         "importing.bounds": "importing.symbols",
@@ -320,8 +323,8 @@ TABLE: dict[str, dict[str, str]] = {
         "report.tree": "report.charts report.collect report.svg report.words",
         "report.words": "",
         "runtime": (
-            "errors expressions operator protocols records result shm targets.cpu_call "
-            "targets.cuda_call variant"
+            "errors expressions operator records result shm targets.cpu_call targets.cuda_call "
+            "variant"
         ),
         "testing": "",
         "testing.contracts": "errors protocols records shm variant wire worker",
