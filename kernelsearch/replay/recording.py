@@ -22,7 +22,7 @@ from kernelsearch.errors import SpecError
 from kernelsearch.records import ParamValue
 from kernelsearch.space import Space
 
-# How many runs a recording of KTT or of a wisdom file that tells no cost is charged for.
+# How many runs a configuration in KTT's results is charged for: the file does not say.
 RUNS = 7
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from typing import Any
 
@@ -107,20 +106,24 @@ def test_where_a_crowd_dies_out_the_search_goes_deep(monkeypatch: pytest.MonkeyP
     assert rows.tolist() == [[18, 18, 18]] * 2
 
 
-def test_ten_million_combinations_are_ready_at_once() -> None:
-    # Counted in processor time with room to spare: benchmarks/spaces.py gives the figures.
+def test_ten_million_combinations_are_listed_or_counted() -> None:
+    # How long it takes is measured by benchmarks/spaces.py.
     choices: dict[str, list[Any]] = {
         "BX": [1, 2, 4, 8, 16, *range(32, 1025, 32)], "BY": [1, 2, 4, 8, 16, 32],
         "TX": list(range(1, 11)), "TY": list(range(1, 11)), "TT": list(range(1, 11)),
         "SH": [0, 1], "UN": list(range(1, 21)), "BLK": [0, 1, 2, 3],
     }  # fmt: skip
-    begin = time.process_time()
     space = build(
         choices, "32 <= BX * BY <= 1024", "TT % UN == 0", "BX * TX * BY * TY * (2 + TT) * 4 < cap",
         "SH == 0 or BX * BY * TX * TY * 4 <= 49152", cap=500_000,
     )  # fmt: skip
-    assert space.size is not None
-    assert time.process_time() - begin < 10
+    threads = {(x, y) for x in choices["BX"] for y in choices["BY"] if 32 <= x * y <= 1024}
+    expected = sum(
+        sum(tt % un == 0 for un in choices["UN"]) * (2 if x * y * tx * ty * 4 <= 49152 else 1) * 4
+        for x, y in threads for tx in choices["TX"] for ty in choices["TY"] for tt in choices["TT"]
+        if x * tx * y * ty * (2 + tt) * 4 < 500_000
+    )  # fmt: skip
+    assert space.size == expected
 
 
 def test_a_condition_without_a_value_anywhere_is_an_error() -> None:
