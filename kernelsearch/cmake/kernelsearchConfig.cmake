@@ -105,7 +105,10 @@ function(kernelsearch_add_kernels target)
     # Equal files keep their times, so that nothing is compiled again.
     file(GLOB_RECURSE fresh RELATIVE "${bundle}.new" "${bundle}.new/*")
     foreach(path IN LISTS fresh)
-      configure_file("${bundle}.new/${path}" "${bundle}/${path}" COPYONLY)
+      get_filename_component(folder "${bundle}/${path}" DIRECTORY)
+      file(MAKE_DIRECTORY "${folder}")
+      execute_process(COMMAND "${CMAKE_COMMAND}" -E copy_if_different
+        "${bundle}.new/${path}" "${bundle}/${path}" COMMAND_ERROR_IS_FATAL ANY)
     endforeach()
     file(REMOVE_RECURSE "${bundle}.new")
     file(GLOB parts "${study}/study.db" "${study}/settings.json" "${study}/study.journal*")

@@ -78,6 +78,39 @@ def test_cmake_make_and_what_is_refused(bundle: Path, tmp_path: Path) -> None:
     assert "lacks rms_norm.hpp" in configure(bundle, tmp_path / "x", "cpp", code=1)
 
 
+def test_a_study_is_exported_while_configuring(bundle: Path, tmp_path: Path) -> None:
+    need("cmake", "g++")
+    study = tmp_path / "mine"
+    study.mkdir()
+    (study / "study.db").write_text("1")
+    # Stands in for Python with kernelsearch: notes what it is asked, hands out the bundle.
+    program, notes = tmp_path / "python", tmp_path / "notes"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {notes}\n[ "$3" = export ] || exit 0\n'
+                       f'mkdir -p "$6" && rm -rf "$6" && cp -r {bundle} "$6"\n')  # fmt: skip
+    program.chmod(0o755)
+    source, build = tmp_path / "source", tmp_path / "build"
+    source.mkdir()
+    (source / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.19)\nproject(x LANGUAGES CXX)\n"
+        "find_package(kernelsearch REQUIRED)\nadd_executable(x x.cpp)\n"
+        f"kernelsearch_add_kernels(x STUDY {study} ARCHS 90a)\n"
+    )
+    (source / "x.cpp").write_text('#include "rms_norm.h"\nint main() { return 0; }\n')
+    run("cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={cmake_folder()}",
+        f"-DKERNELSEARCH_PYTHON={program}")  # fmt: skip
+    run("cmake", "--build", build)
+    assert "Building" not in run("cmake", "--build", build)
+    words = notes.read_text().splitlines()
+    assert len(words) == 1
+    assert words[0].endswith("--overwrite --archs sm_90a")
+    (study / "study.db").write_text("2")
+    # Exported again; the files are the same, so nothing is compiled.
+    assert "Building" not in run("cmake", "--build", build)
+    assert len(notes.read_text().splitlines()) == 2
+    run("cmake", "-S", source, "-B", build, "-DKERNELSEARCH_TUNE=ON")
+    assert f"-m kernelsearch resume {study} --budget 60s" in notes.read_text()
+
+
 def test_fortran(bundle: Path, tmp_path: Path) -> None:
     need("cmake", "g++", "gfortran")
     configure(bundle, tmp_path / "build", "fortran")
