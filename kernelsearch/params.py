@@ -206,6 +206,11 @@ class SpaceSearch:
             self._skipped.add(point)
             self._close(point)
 
+    def skip_unless_asked(self, params: Params) -> None:
+        """Say that a candidate is being measured, by whomever: here, or else by another process."""
+        if self.space.point(params) not in self._pending:
+            self.skip(params)
+
     def give_back(self, params: Params) -> None:
         """Say that a candidate was not evaluated through no fault of its own: it may come again."""
         point = self.space.point(params)

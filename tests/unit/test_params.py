@@ -22,6 +22,7 @@ from kernelsearch.errors import (
     VariantError,
 )
 from kernelsearch.methods import METHODS, OPTUNA
+from kernelsearch.optuna_sampler import SpaceSampler
 from kernelsearch.params import ParamSearch, param_space
 from kernelsearch.variant import Variant, parse_variant
 
@@ -336,3 +337,28 @@ def test_the_default_works_where_nothing_succeeds_or_all_is_the_same() -> None:
             (params,) = search.ask()
             search.tell(params, score)
         assert search.told == 40
+
+
+def test_the_search_is_an_optuna_sampler() -> None:
+    import optuna
+
+    space = param_space(variant(MANY, RULES), FACTS, "float32")
+    sampler = SpaceSampler(space, seed=1)
+    study = optuna.create_study(direction="minimize", sampler=sampler)
+    held = study.ask(sampler.distributions)
+    seen = {frozen(held.params)}
+    for n in range(40):
+        trial = study.ask(sampler.distributions)
+        assert space.valid(np.array([space.point(trial.params)], dtype=np.int32)).all()
+        seen.add(frozen(trial.params))
+        if n % 7 == 3:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            study.tell(trial, 1.0 / speedup(trial.params))
+    assert len(seen) == 41
+    later = optuna.create_study(direction="minimize", sampler=SpaceSampler(space, seed=2))
+    later.add_trials(study.trials)
+    fresh = later.ask(sampler.distributions)
+    assert frozen(fresh.params) not in seen
+    with pytest.raises(SpecError, match="minimize"):
+        optuna.create_study(direction="maximize", sampler=sampler).ask(sampler.distributions)
