@@ -334,6 +334,10 @@ TABLE: dict[str, dict[str, str]] = {
     "8 front ends": {
         "__main__": "cli",
         "cli": "cli.entry",
+        "cli.agent_tools": (
+            "api cli.proposals cli.studies diagnoser errors home propose.answer propose.inbox "
+            "propose.sections records search.budget session study targets.choose"
+        ),
         "cli.app": "versions",
         "cli.auditing": (
             "audit cli.app cli.console cli.studies errors home session study targets.choose"
@@ -362,8 +366,8 @@ TABLE: dict[str, dict[str, str]] = {
         "cli.entry": (
             "cli.app cli.auditing cli.bundles cli.checking cli.comparing cli.console cli.dashboard "
             "cli.differing cli.doctor cli.explaining cli.following cli.importing "
-            "cli.housekeeping cli.listing cli.proposals cli.repairing cli.reporting cli.scaffold "
-            "cli.showing cli.tuning errors"
+            "cli.housekeeping cli.listing cli.mcp cli.proposals cli.repairing cli.reporting "
+            "cli.scaffold cli.showing cli.tuning errors"
         ),
         "cli.explaining": (
             "classify cli.app cli.console cli.parsing cli.studies cli.trust diagnose diagnoser "
@@ -379,6 +383,7 @@ TABLE: dict[str, dict[str, str]] = {
             "cli.app cli.console cli.trust errors home importing.describe importing.run"
         ),
         "cli.listing": "cli.app cli.console cli.studies errors operators_io resources result study",
+        "cli.mcp": "cli.agent_tools cli.app errors versions",
         "cli.parsing": "errors operator records user_data variant",
         "cli.progress": "cli.console events records",
         "cli.proposals": (
@@ -424,6 +429,7 @@ HOMES: dict[str, str] = {
     "jinja2": "report.page",
     "llvmlite": "targets.cpu*",
     "matplotlib": "replay.plot report.figures",
+    "mcp": "cli.mcp",
     "networkx": "archive",
     "numba": "targets.cpu*",
     "optuna": "methods optuna_sampler report.importance store*",

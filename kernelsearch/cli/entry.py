@@ -19,6 +19,7 @@ from kernelsearch.cli import (
     housekeeping,
     importing,
     listing,
+    mcp,
     proposals,
     repairing,
     reporting,
@@ -32,7 +33,7 @@ from kernelsearch.errors import KernelSearchError
 
 __all__ = [
     "auditing", "bundles", "checking", "comparing", "dashboard", "differing", "doctor",
-    "explaining", "following", "housekeeping", "importing", "listing", "main", "proposals",
+    "explaining", "following", "housekeeping", "importing", "listing", "main", "mcp", "proposals",
     "repairing", "reporting", "scaffold", "showing", "tuning",
 ]  # fmt: skip
 

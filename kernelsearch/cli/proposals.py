@@ -32,8 +32,8 @@ def ask(
     """Print a prompt for whoever writes the next variant: contract, parent, evidence."""
     opened = open_study(find_study(study), trust)
     try:
-        hash_ = _parent(opened, parent)
-        text = request_text(_request(opened, hash_))
+        hash_ = parent_of(opened, parent)
+        text = request_text(request_of(opened, hash_))
     finally:
         opened.close()
     if json_:
@@ -52,7 +52,7 @@ def prompt(
     """Print exactly what a language model would be sent, and about how many tokens that is."""
     opened = open_study(find_study(study), trust)
     try:
-        told = coder_prompt(_request(opened, _parent(opened, variant)), "")
+        told = coder_prompt(request_of(opened, parent_of(opened, variant)), "")
     finally:
         opened.close()
     if json_:
@@ -85,7 +85,7 @@ def tell(
         raise VariantError(f"cannot be read ({why}); check the path", str(file)) from error
     opened = open_study(find_study(study), trust)
     try:
-        hash_ = _parent(opened, parent)
+        hash_ = parent_of(opened, parent)
         proposal = Proposal(text, hash_, "inbox", mutation, rationale)
         if file.suffix == ".md":
             answer = read_text(text)
@@ -105,7 +105,7 @@ def tell(
         out.print(f"  kernelsearch resume {opened.folder}", markup=False, highlight=False)
 
 
-def _request(study: Study, parent: str) -> ProposalRequest:
+def request_of(study: Study, parent: str) -> ProposalRequest:
     """Return the request about a parent, with the diagnosis that a run has stored."""
     request = study.proposal_request(parent, 1)
     found = stored_diagnoses(study.ledger)
@@ -114,7 +114,12 @@ def _request(study: Study, parent: str) -> ProposalRequest:
     return replace(request, diagnosis=found[request.best.candidate.key].to_json())
 
 
-def _parent(study: Study, text: str | None) -> str:
+def parent_of(study: Study, text: str | None) -> str:
+    """Return the hash of the variant to change: by name or hash, else the best, else the first.
+
+    Raises:
+        UnknownNameError: no such variant. StudyError: the study has none yet.
+    """
     variants = study.archive.variants()
     if text is not None:
         for record in variants:
