@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sympy as sp
 
 from kernelsearch.importing.symbols import CeilDivide, FloorDivide, number, symbol
-from kernelsearch.importing.syntax import DTYPES, Function, Node, parse, text_of
+from kernelsearch.importing.syntax import DTYPES, Function, Node, expression, parse, text_of
 from kernelsearch.importing.values import (
     Address,
     Buffer,
@@ -105,6 +105,8 @@ def runtime(reader: Reader, name: str, node: Node, listed: Sequence[Node], frame
         _fill(reader, node, listed, frame)
     elif name == "cudaMemcpyToSymbol":
         _to_symbol(reader, node, listed, frame)
+    elif name.startswith("cudaOccupancyMaxPotentialBlockSize") and len(listed) > 2:
+        _occupancy(reader, listed, frame)
     else:
         for item in listed:
             value = reader.evaluate(item, frame)
@@ -117,6 +119,19 @@ def runtime(reader: Reader, name: str, node: Node, listed: Sequence[Node], frame
                 attribute = next((a for x in listed if (a := _ATTRIBUTES.get(text_of(x)))), None)
                 frame.values[value.name] = Number(symbol(attribute or value.name))
     return Number(number(0))  # cudaSuccess
+
+
+def _occupancy(reader: Reader, listed: Sequence[Node], frame: Frame) -> None:
+    """The block that the runtime suggests is one to tune; the grid fills the device with it."""
+    grid, block = (reader.evaluate(item, frame) for item in listed[:2])
+    if not isinstance(grid, Address) or not isinstance(block, Address):
+        return
+    threads = symbol(block.name)
+    reader.plan.defaults.pop(grid.name, None)
+    reader.plan.defaults[block.name] = COPY_BLOCK
+    frame.values[block.name] = Number(threads)
+    resident = FloorDivide(symbol("max_threads_per_sm"), threads)
+    frame.values[grid.name] = Number(symbol("sm_count") * resident)
 
 
 def _allocate(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) -> None:
@@ -132,6 +147,10 @@ def _allocate(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) 
     address = reader.evaluate(target, frame)
     name = address.name if isinstance(address, Address) else text_of(target).lstrip("&")
     old = reader.evaluate(target.child_by_field_name("argument") or target, frame)
+    if isinstance(old, Address) and old.frame is not None:
+        # void allocate(float** p, int n): what the caller's pointer is called
+        frame = old.frame
+        old = reader.evaluate(expression(old.name), frame)
     dtype = old.buffer.dtype if isinstance(old, Pointer) else None
     if (
         isinstance(old, Pointer)
@@ -139,7 +158,7 @@ def _allocate(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) 
         and (old.buffer.extent is None and not old.buffer.outside)
     ):
         reader.plan.buffers.remove(old.buffer)
-    short = re.split(r"\.|->", name)[-1]
+    short = re.sub(r"\[(\d+)\]", r"\1", re.split(r"\.|->", name)[-1])
     buffer = Buffer(short, dtype, device=True, line=node.start_point[0] + 1, size_bytes=size.expr)
     settle_dtype(reader, buffer, dtype)
     reader.plan.buffers.append(buffer)
@@ -159,6 +178,7 @@ def settle_dtype(reader: Reader, buffer: Buffer, dtype: str | None) -> None:
 def _pointer(reader: Reader, node: Node, frame: Frame) -> Pointer | None:
     value = reader.evaluate(node, frame)
     if isinstance(value, Address):
+        frame = value.frame or frame
         held = frame.values.get(value.name)
         if isinstance(held, Pointer):
             return held
@@ -179,6 +199,8 @@ def _copy(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) -> N
         raise reader.fail(node, "a copy needs a target, a source, a size and a direction")
     to, source = _pointer(reader, listed[0], frame), _pointer(reader, listed[1], frame)
     direction = text_of(listed[3])
+    if direction.endswith("cudaMemcpyDefault"):
+        direction = _direction(to, source)
     if direction.endswith("HostToDevice"):
         if to is not None:
             to.buffer.device = True
@@ -196,6 +218,17 @@ def _copy(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) -> N
     else:
         raise reader.fail(node, f"the direction {direction} of this copy is not known here",
                           "name it: cudaMemcpyHostToDevice or cudaMemcpyDeviceToHost")  # fmt: skip
+
+
+def _direction(to: Pointer | None, source: Pointer | None) -> str:
+    """Return the direction that the addresses themselves tell (cudaMemcpyDefault)."""
+    at_target = to is not None and to.buffer.device
+    at_source = source is not None and source.buffer.device
+    if at_target and at_source:
+        return "cudaMemcpyDeviceToDevice"
+    if at_target:
+        return "cudaMemcpyHostToDevice"
+    return "cudaMemcpyDeviceToHost" if at_source else "cudaMemcpyDefault"
 
 
 def _copy_on_device(
@@ -344,6 +377,7 @@ def _add(
     for argument, parameter in zip(arguments, kernel.parameters, strict=False):
         if isinstance(argument, Pointer) and argument.buffer.dtype is None:
             settle_dtype(reader, argument.buffer, reader.dtype_of(parameter.type))
+    _distinct(arguments, kernel)
     missing = len(kernel.parameters) - len(arguments)
     if missing:
         raise reader.fail(node, f"{kernel.name} takes {len(kernel.parameters)} arguments "
@@ -353,6 +387,19 @@ def _add(
         _dimensions(reader, grid, frame), _dimensions(reader, block, frame), size.expr,
         tuple(_copied(a) for a in arguments), cooperative, reader.when, node.start_point[0] + 1,
     ))  # fmt: skip
+
+
+def _distinct(arguments: Sequence[Value], kernel: Function) -> None:
+    """Two buffers of one launch never share a name: a helper's ``p`` may be both."""
+    seen: dict[str, Buffer] = {}
+    for argument, parameter in zip(arguments, kernel.parameters, strict=False):
+        if not isinstance(argument, Pointer):
+            continue
+        buffer = argument.buffer
+        buffer.name = buffer.name or parameter.name
+        while seen.get(buffer.name, buffer) is not buffer:
+            buffer.name += "_"
+        seen[buffer.name] = buffer
 
 
 def _copied(value: Value) -> Value:
@@ -394,6 +441,8 @@ def _deduced(
             if found:
                 break
         value = found or default
+        if value in reader.module.constants:
+            value = str(reader.module.constants[value])
         if not value:
             raise reader.fail(node, f"the template parameter {name} of {kernel.name} cannot be "
                               "told from this launch", "give it in the launch")  # fmt: skip

@@ -12,12 +12,14 @@ from kernelsearch.importing.contract import Imported, TensorFact
 from kernelsearch.importing.steps import PlanWriter, tunable_name
 from kernelsearch.importing.symbols import CeilDivide, Expr, names, symbol
 from kernelsearch.importing.uses import DEVICE_FACTS, numbers_of, outward, python_name
-from kernelsearch.importing.values import ONE, Buffer, LaunchStep, Pointer
+from kernelsearch.importing.values import ONE, Buffer, LaunchStep, Pointer, is_null
 from kernelsearch.records import Role
 
 # What an integer or a real parameter is taken to be where nothing tells.
 GUESSED_INTEGER = 2
 GUESSED_REAL = 0.75
+# A block's dimension that a caller passes: alone, or one of several.
+USUAL_BLOCK, USUAL_SIDE = 256, 16
 # Of a block, on every device.
 MAX_THREADS = 1024
 _EPSILON = re.compile(r"eps|tol")
@@ -49,6 +51,11 @@ class Deriver(PlanWriter):
             (s.kernel.name, p.name) for s in plan.launches()
             for p, a in zip(s.kernel.parameters, s.arguments, strict=True)
             if isinstance(a, Pointer) and a.offset != 0
+        }  # fmt: skip
+        self.nulls = {
+            s.kernel.name for s in plan.launches()
+            for p, a in zip(s.kernel.parameters, s.arguments, strict=True)
+            if p.pointers and is_null(a)
         }  # fmt: skip
         for step in plan.steps:
             self.step(step, result)
@@ -82,6 +89,12 @@ class Deriver(PlanWriter):
             in_plan |= {w for t in step.template_arguments for w in re.findall(r"[A-Za-z_]\w*", t)}
             self.literal_blocks(step, result)
             in_block = names(step.block.x) | names(step.block.y) | names(step.block.z)
+            for name in sorted(in_block & set(self.plan.integers) - in_extents):
+                if name not in self.given and name not in self.plan.fixed:
+                    wide = [e for e in (step.block.x, step.block.y, step.block.z) if e != 1]
+                    usual = USUAL_BLOCK if len(wide) == 1 else USUAL_SIDE
+                    self.plan.defaults.setdefault(name, usual)
+                    result.notes.append(f"{name} is a block's dimension: it is tuned, from {usual}")
             for name in sorted(in_plan):
                 default = self.plan.defaults.get(name, macros.get(name))
                 if name in in_extents or name in fixed or default is None:

@@ -60,6 +60,7 @@ _PROPERTIES = {
     "maxThreadsPerBlock": symbol("max_threads_per_block"),
     "maxThreadsPerMultiProcessor": symbol("max_threads_per_sm"), "warpSize": number(32),
 }  # fmt: skip
+MAX_POINTERS = 64
 _UP = ("ceil", "ceilf", "std::ceil")
 _DOWN = ("floor", "floorf", "std::floor")
 
@@ -74,6 +75,8 @@ class Evaluator:
         self.types: dict[str, str] = {}
         self.when: Expr | None = None
         self.in_main = False
+        self.outers: dict[str, Value] = {}  # variables of the file, and members, once met
+        self.first: dict[str, int] = {}  # what integer variables were set to where they appear
         self._matter: dict[int, bool] = {}
 
     def fail(self, at: Node | int | None, reason: str, remedy: str = "") -> CannotImportError:
@@ -230,11 +233,16 @@ class Evaluator:
             return KernelName(kernels[0], ())
         if name in self.types:
             return Opaque(self.types[name])
-        return Opaque(name)
+        found = self.outer(name)
+        return found if found is not None else Opaque(name)
+
+    def outer(self, name: str) -> Value | None:
+        """Return a variable that no function declares, None where there is none."""
+        raise NotImplementedError
 
     def kernel_name(self, node: Node, frame: Frame) -> Value:
         head = node.child_by_field_name("name") or node
-        if head.type == "template_function":
+        if head is not node and head.type in ("template_function", "qualified_identifier"):
             return self.kernel_name(head, frame)
         text = text_of(head).split("::")[-1]
         kernels = [f for f in self.module.functions.get(text, ()) if f.kernel]
@@ -312,7 +320,7 @@ class Evaluator:
         if text_of(node).startswith("&"):
             if inner.type == "subscript_expression":
                 return self.subscript(inner, frame, address=True)
-            return Address(text_of(inner).replace("this->", ""))
+            return Address(text_of(inner).replace("this->", ""), frame)
         return self.evaluate(inner, frame) if text_of(inner) == "this" else Opaque(text_of(node))
 
     def cast(self, node: Node, frame: Frame) -> Value:
@@ -414,12 +422,26 @@ class Evaluator:
         return value
 
     def store(self, name: str, value: Value, frame: Frame) -> None:
+        element = re.fullmatch(r"(\w+) ?\[(.+)\]", name)
+        if element is not None:
+            array = self.name(element[1], frame)
+            at = self.element_of(self.evaluate(expression(element[2]), frame))
+            if isinstance(array, Record) and at is not None:
+                array.fields[at] = value
+            return
         parts = re.split(r"\.|->", name)
         if len(parts) == 1:
             old = frame.values.get(name)
             if isinstance(value, Number) and isinstance(old, Number) and not old.real:
                 self.plan.defaults.pop(name, None) if old.expr != symbol(name) else None
-            frame.values[name] = value
+            if name in self.outers and name not in frame.values:
+                self.outers[name] = value
+            else:
+                frame.values[name] = value
+            return
+        if parts[0] == "this" and len(parts) == 2:
+            self.name(parts[1], frame)
+            self.store(parts[1], value, frame)
             return
         holder = frame.values.get(parts[0])
         if isinstance(holder, Record):
@@ -443,8 +465,10 @@ class Evaluator:
         name = node.child_by_field_name("field")
         if holder is None or name is None:
             return Opaque()
-        value = self.evaluate(holder, frame)
         item = text_of(name)
+        if text_of(holder) == "this":
+            return self.name(item, frame)
+        value = self.evaluate(holder, frame)
         if isinstance(value, Record):
             return value.fields.get(item, Opaque(item))
         if isinstance(value, Dim3) and item in "xyz":
@@ -460,9 +484,20 @@ class Evaluator:
         index = self.evaluate(listed[0], frame) if listed else Opaque()
         if address and isinstance(value, Pointer) and isinstance(index, Number):
             return Pointer(value.buffer, sp.expand(value.offset + index.expr))
-        if isinstance(value, Record) and isinstance(index, Number) and index.expr.is_Integer:
-            return value.fields.get(str(index.expr), Opaque(text_of(node)))
+        at = self.element_of(index) if isinstance(value, Record) else None
+        if isinstance(value, Record) and at is not None:
+            if address and base is not None:
+                return Address(f"{text_of(base)}[{at}]", frame)
+            return value.fields.get(at, Opaque(text_of(node)))
         return Opaque(text_of(node))
+
+    def element_of(self, index: Value) -> str | None:
+        """Return which element of an array of pointers an index is."""
+        if not isinstance(index, Number):
+            return None
+        known = {symbol(n): v for n, v in {**self.module.constants, **self.first}.items()}
+        settled = self.settle(index.expr).subs(known)
+        return str(settled) if settled.is_Integer else None
 
     def compound(self, node: Node, frame: Frame) -> Value:
         kind = node.child_by_field_name("type")
@@ -516,6 +551,25 @@ class Evaluator:
                 source = value_node.child_by_field_name("value")
                 target = text_of(designator).lstrip(".") if designator is not None else target
             record.fields[target] = self.evaluate(source, frame)
+        return record
+
+    def pointer_array(
+        self, parsed: Parameter, value: Node | None, length: Node | None, frame: Frame
+    ) -> Value:
+        """Return the elements of a local array of pointers, each a buffer until it is set."""
+        given = [c for c in value.named_children if c.type != "comment"] if value else []
+        count = self.evaluate(length, frame) if length is not None else Number(number(len(given)))
+        whole = self.element_of(count)
+        if whole is None or not 0 < int(whole) <= MAX_POINTERS:
+            return Opaque(parsed.name)
+        record = Record("")
+        for at in range(int(whole)):
+            if at < len(given):
+                record.fields[str(at)] = self.evaluate(given[at], frame)
+                continue
+            buffer = Buffer(f"{parsed.name}{at}", self.dtype_of(parsed.type))
+            self.plan.buffers.append(buffer)
+            record.fields[str(at)] = Pointer(buffer)
         return record
 
     def new(self, node: Node, frame: Frame) -> Value:
@@ -657,11 +711,16 @@ class Evaluator:
                 known = calls.c_type(value.buffer.dtype)
                 if known is not None:
                     bound.setdefault(parameter.type, known)
-        return self.invoke(function, values, bound, node)
+        made = len(self.plan.buffers)
+        result = self.invoke(function, values, bound, node, frame)
+        if isinstance(result, Pointer) and result.buffer in self.plan.buffers[made:]:
+            result.buffer.name = ""  # the caller's variable names what a helper allocates
+        return result
 
     def invoke(
-        self, function: Function, arguments: Sequence[Value], types: Mapping[str, str], at: Node
-    ) -> Value:
+        self, function: Function, arguments: Sequence[Value], types: Mapping[str, str], at: Node,
+        outer: Frame,
+    ) -> Value:  # fmt: skip
         raise NotImplementedError
 
     def method(self, function: Node, frame: Frame) -> Value:

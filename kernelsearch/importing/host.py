@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from kernelsearch.importing import calls
 from kernelsearch.importing.arithmetic import literal
-from kernelsearch.importing.evaluate import Evaluator
+from kernelsearch.importing.evaluate import MAX_POINTERS, Evaluator, child_arguments
 from kernelsearch.importing.symbols import Choose, Expr, logic, number, symbol
 from kernelsearch.importing.syntax import (
     DTYPES,
@@ -102,6 +104,15 @@ class HostReader(Evaluator):
                             const=parameter.const, line=entry.line)  # fmt: skip
             self.plan.buffers.append(buffer)
             return Pointer(buffer)
+        if parameter.pointers == 2 and kind == "char":
+            return Opaque(parameter.name)  # argv
+        length = re.search(rf"\*\s*{parameter.name}\s*\[\s*(\d+)\s*\]", text_of(entry.node))
+        if parameter.pointers == 2 and length is not None and int(length[1]) <= MAX_POINTERS:
+            array = Record("")
+            for at in range(int(length[1])):
+                inner = replace(parameter, name=f"{parameter.name}{at}", pointers=1)
+                array.fields[str(at)] = self.parameter(inner, entry)
+            return array
         if parameter.pointers:
             raise self.fail(entry.node, f"parameter {parameter.name} is a pointer to pointers",
                             "pass each array by itself")  # fmt: skip
@@ -143,6 +154,38 @@ class HostReader(Evaluator):
             else:
                 kept.append(step)
         return kept
+
+    def outer(self, name: str) -> Value | None:
+        """Return a variable of the file, or a member of the entry's class.
+
+        Memory that nothing followed here allocates comes from outside, as a parameter does.
+        """
+        if name in self.outers:
+            return self.outers[name]
+        entry = self.plan.entry
+        if entry is None:
+            return None
+        member = next((f for f in self.module.structs.get(entry.owner, ()) if f.name == name), None)
+        if member is not None:
+            self.outers[name] = self.parameter(member, entry)
+            return self.outers[name]
+        if name not in self.module.variables:
+            return None
+        node, item = self.module.variables[name]
+        parsed = declared(node, item)
+        bare = item.type in ("identifier", "pointer_declarator") or (
+            parsed is not None and parsed.pointers == 1 and item.type == "init_declarator"
+        )
+        if parsed is not None and bare and pointer_array(item) is None:
+            self.outers[name] = self.parameter(parsed, entry)
+            return self.outers[name]
+        frame, depth, self.depth = Frame(), self.depth, 0
+        try:
+            self.declaration(node, frame)
+        finally:
+            self.depth = depth
+        self.outers[name] = frame.values.get(name, Opaque(name))
+        return self.outers[name]
 
     # --- statements ---------------------------------------------------------------------------
 
@@ -216,6 +259,9 @@ class HostReader(Evaluator):
             return self.record(kind, value, parsed.name, frame)
         if "vector<" in kind or "unique_ptr<" in kind:
             return self.container(kind, parsed.name, value, frame, node)
+        length = pointer_array(item)
+        if length is not None:
+            return self.pointer_array(parsed, value, length.child_by_field_name("size"), frame)
         if item.type == "array_declarator":
             return self.host_array(node, parsed, item, frame)
         found: Value = Opaque(parsed.name)
@@ -255,7 +301,7 @@ class HostReader(Evaluator):
         if kind in INTEGERS and found.expr.is_Integer and found.expr >= 0 and self.depth == 0:
             known = self.plan.defaults.get(name)
             if known is None or known == int(found.expr):
-                self.plan.defaults[name] = int(found.expr)
+                self.plan.defaults[name] = self.first[name] = int(found.expr)
                 return Number(symbol(name))
         return found
 
@@ -520,7 +566,7 @@ class HostReader(Evaluator):
         return names
 
     def invoke(self, function: Function, arguments: Sequence[Value], types: Mapping[str, str],
-               at: Node) -> Value:  # fmt: skip
+               at: Node, outer: Frame) -> Value:  # fmt: skip
         """Follow a call of another host function of the file."""
         if self.depth > 12:
             raise self.fail(at, f"{function.name} calls itself too deeply")
@@ -540,11 +586,22 @@ class HostReader(Evaluator):
         finally:
             self.types = outer_types
             self.depth -= 1
+        for parameter, node in zip(function.parameters, child_arguments(at), strict=False):
+            if parameter.reference and parameter.pointers and node.type == "identifier":
+                self.store(text_of(node), frame.values[parameter.name], outer)
         return frame.result
 
     def number_of(self, text: str) -> Number | None:
         found = literal(text)
         return Number(*found) if found is not None else None
+
+
+def pointer_array(item: Node) -> Node | None:
+    """Return the array of ``float *d[5]``; None for ``float (*d)[5]`` and all else."""
+    if item.type == "init_declarator":
+        item = item.child_by_field_name("declarator") or item
+    inner = item.child_by_field_name("declarator") if item.type == "pointer_declarator" else None
+    return inner if inner is not None and inner.type == "array_declarator" else None
 
 
 def _same(a: calls.Step, b: calls.Step) -> bool:

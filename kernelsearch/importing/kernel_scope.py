@@ -201,7 +201,14 @@ class KernelScope:
         """Return whether the first elements lie outside the guards of an access."""
         if offset is None:
             return False
-        whole = {*self.bounds.atoms_of(offset), *self.bounds.atoms_of(self.bounds.expanded(offset))}
+        whole: set[Expr] = set()
+        reached = self.bounds.atoms_of(offset)
+        while reached:
+            at = reached.pop()
+            definition = self.bounds.atoms[at].definition
+            if at not in whole and definition is not None:
+                reached += self.bounds.atoms_of(definition)
+            whole.add(at)
         for guard in self.bounds.guards:
             if (
                 guard.high.is_Integer

@@ -11,7 +11,7 @@ from kernelsearch.importing.arithmetic import combine, literal
 from kernelsearch.importing.bounds import greater
 from kernelsearch.importing.kernel_facts import Use, Value, Wide, like
 from kernelsearch.importing.kernel_scope import KernelScope
-from kernelsearch.importing.symbols import Choose, Expr, Logic, number, symbol
+from kernelsearch.importing.symbols import Choose, Expr, FloorDivide, Logic, number, symbol
 from kernelsearch.importing.syntax import DTYPES, INTEGERS, VECTORS, Function, Node, text_of
 from kernelsearch.importing.values import Buffer, Number, Opaque, Pointer, Record
 
@@ -20,6 +20,11 @@ _BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 _MAX_DEPTH = 16
 _LOADS = ("__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu")
 _STORES = ("__stcs", "__stcg", "__stwb", "__stwt")
+
+
+def is_null_pointer(value: object) -> bool:
+    """Return whether a value is nullptr or NULL (0 is a number in device code)."""
+    return isinstance(value, Opaque) and value.what == "null"
 
 
 class LeftError(Exception):
@@ -43,6 +48,8 @@ class KernelValues(KernelScope):
             case "number_literal":
                 found = literal(text_of(node))
                 return Number(found[0]) if found is not None and not found[1] else Opaque()
+            case "null" | "nullptr":
+                return Opaque("null")
             case "true" | "false":
                 return Number(number(int(node.type == "true")))
             case "identifier":
@@ -245,6 +252,12 @@ class KernelValues(KernelScope):
         if isinstance(a, Pointer) and isinstance(b, Number) and op in "+-":
             moved = combine(op, a.offset, b.expr * self.width(a))
             return like(a, moved) if moved is not None else Opaque()
+        if op in ("==", "!=", "&&", "||"):
+            known = self.null_test(op, a, b)
+            if known is not None:
+                return known
+        if isinstance(a, Pointer) and isinstance(b, Opaque) and op in "+-":
+            return like(a, self.atom("offset"))
         if isinstance(b, Pointer) and isinstance(a, Number) and op == "+":
             return like(b, sp.expand(b.offset + a.expr * self.width(b)))
         if isinstance(a, Number) and isinstance(b, Number):
@@ -256,6 +269,23 @@ class KernelValues(KernelScope):
             assert isinstance(known, Number)
             return Number(Logic(sp.Symbol("and"), known.expr, symbol("unknown__")))
         return Opaque()
+
+    def null_test(self, op: str, a: Value, b: Value) -> Value | None:
+        """Decide whether pointers are null: what a launch passes tells."""
+        addresses = [v for v in (a, b) if isinstance(v, Pointer) or is_null_pointer(v)]
+        if op in ("==", "!="):
+            if len(addresses) < 2:
+                return None
+            both = all(is_null_pointer(v) for v in addresses)
+            one = any(is_null_pointer(v) for v in addresses)
+            return Number(number(int(both == (op == "==")))) if one else None
+        if not addresses:
+            return None
+        first = addresses[0]
+        other = b if first is a else a
+        if isinstance(first, Pointer) == (op == "&&"):
+            return other  # a pointer that is there, or one that is not: the other side decides
+        return Number(number(int(op == "||")))
 
     def bits(self, op: str, a: Expr, b: Expr) -> Value:
         """A & b and a >> b are at most a; a ^ b is below the next power of two of both."""
@@ -300,7 +330,7 @@ class KernelValues(KernelScope):
         if any(p is None for p in parts):
             return Opaque()
         c = self.evaluate(parts[0], scope)
-        values = []
+        values, highs = [], []
         for part, positive in ((parts[1], True), (parts[2], False)):
             guards = len(self.bounds.guards)
             if isinstance(c, Number):
@@ -308,14 +338,24 @@ class KernelValues(KernelScope):
                     continue
                 self.guard(c.expr, positive)
             values.append(self.evaluate(part, scope))
+            highs.append(self.high_of(values[-1]))
             del self.bounds.guards[guards:]
         if len(values) == 1:
             return values[0]
         a, b = values
         if isinstance(a, Number) and isinstance(b, Number):
             test = c.expr if isinstance(c, Number) else symbol("unknown__")
-            return Number(Choose(test, a.expr, b.expr))
+            chosen = Choose(test, a.expr, b.expr)
+            if None not in highs and not self.from_data(chosen):
+                # y == rows - 1 ? y : y + 1 is below rows, whichever it is
+                high = greater(*highs)
+                if high != self.high_of(Number(chosen)):
+                    return Number(self.atom("choice", high=high, low=number(0)))
+            return Number(chosen)
         return a if isinstance(a, Pointer) else Opaque()
+
+    def high_of(self, value: Value) -> Expr | None:
+        return self.bounds.largest(value.expr) if isinstance(value, Number) else None
 
     def call(self, node: Node, scope: dict[str, Value]) -> Value:
         function = node.child_by_field_name("function")
@@ -376,8 +416,13 @@ class KernelValues(KernelScope):
             return Number(sp.expand(x + self.builtin("threadIdx", "x")))
         if name == "thread_rank" and ("block" in holder or "cta" in holder):
             return Number(self.builtin("threadIdx", "x"))
-        if name in ("thread_rank", "meta_group_rank"):
+        if name == "thread_rank":
             return Number(self.atom("rank", high=number(31), low=number(0)))
+        if name == "meta_group_size":
+            return Number(FloorDivide(self.builtin("blockDim", "x"), number(32)))
+        if name == "meta_group_rank":
+            warps = FloorDivide(self.builtin("blockDim", "x"), number(32))
+            return Number(self.atom("warp", high=sp.expand(warps - 1), low=number(0)))
         if name in ("size", "num_threads") and "grid" in holder:
             return Number(sp.expand(self.builtin("gridDim", "x") * self.builtin("blockDim", "x")))
         if name in ("size", "num_threads") and ("block" in holder or "cta" in holder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import sympy as sp
 
@@ -19,6 +20,7 @@ from kernelsearch.importing.values import (
     Pointer,
     Record,
     SymbolCopy,
+    is_null,
 )
 
 
@@ -88,11 +90,18 @@ class PlanWriter(Uses):
         parameters: list[tuple[str, str]] = []
         before: list[str] = []
         passed: list[str] = []
-        wanted = step.kernel.name in {n for n, _ in self.moved}
+        wanted = step.kernel.name in {n for n, _ in self.moved} | self.nulls
 
         def add(value: object, parameter: Parameter, label: str) -> str:
             nonlocal wanted
             kind = self.concrete(parameter.type, step)
+            if parameter.pointers and is_null(value):
+                return "nullptr"
+            if isinstance(value, Pointer) and id(value.buffer) not in self.names:
+                raise self.module.fail(
+                    step.line, f"the memory that {label} of {step.kernel.name} leads to is not "
+                    "followed here", "allocate it in the function that launches",
+                )  # fmt: skip
             if isinstance(value, Pointer):
                 plain.append(self.names[id(value.buffer)])
                 const = "const " if parameter.const else ""
@@ -142,8 +151,14 @@ class PlanWriter(Uses):
                 plain.append(tensor)
         if not wanted:
             return plain, None
-        return plain, Shim(f"{step.kernel.name}_entry", kernel, tuple(parameters), tuple(before),
-                           tuple(passed))  # fmt: skip
+        shim = Shim(f"{step.kernel.name}_entry", kernel, tuple(parameters), tuple(before),
+                    tuple(passed))  # fmt: skip
+        # Launches that differ in what is passed as null need an entry each.
+        same = [s for s in result.shims if s.kernel.split("<")[0] == kernel.split("<")[0]]
+        equal = [s for s in same if replace(s, name=shim.name) == shim]
+        if equal:
+            return plain, equal[0]
+        return plain, replace(shim, name=f"{shim.name}{len(same) + 1}") if same else shim
 
     def vector_types(self) -> set[str]:
         return {*VECTORS, *self.module.vectors}

@@ -102,6 +102,7 @@ class Function:
         returns: the result's type.
         node: the whole definition.
         space: its namespaces, such as ``ops::``.
+        owner: the class of a method, "" for a function.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Function:
     returns: str
     node: Node
     space: str = ""
+    owner: str = ""
 
     @property
     def qualified(self) -> str:
@@ -140,6 +142,7 @@ class Module:
         macros: those of them that are macros.
         structs: name = fields, for structures passed by value.
         aliases: ``using`` and ``typedef`` names of plain types.
+        variables: of the file, on the host: name = (declaration, declarator).
         symbols: ``__constant__`` and ``__device__`` variables: name = declaration.
         origin: line of ``text`` = (file, line).
     """
@@ -154,6 +157,7 @@ class Module:
     macros: dict[str, int] = field(default_factory=dict)
     structs: dict[str, tuple[Parameter, ...]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, tuple[Node, Node]] = field(default_factory=dict)
     symbols: dict[str, Node] = field(default_factory=dict)
 
     @property
@@ -457,6 +461,7 @@ def _collect(
                     module.functions.setdefault(function.name, []).append(function)
             case "struct_specifier" | "class_specifier":
                 _struct(module, item)
+                _methods(module, item)
             case "enum_specifier":
                 _enumerators(module, item)
             case "alias_declaration":
@@ -512,8 +517,33 @@ def _function(
         kernel="__global__" in head, device="__device__" in head,
         extern_c=extern_c or 'extern "C"' in head, static="static" in words,
         templates=templates, returns=text_of(returns) if returns is not None else "void", node=node,
-        space=space,
+        space=space, owner=_owner(node, text_of(named)),
     )  # fmt: skip
+
+
+def _owner(node: Node, name: str) -> str:
+    """Return the class of a method, defined within it or outside."""
+    at = node.parent
+    while at is not None:
+        if at.type in ("class_specifier", "struct_specifier"):
+            named = at.child_by_field_name("name")
+            return text_of(named) if named is not None else ""
+        at = at.parent
+    return name.split("::")[-2] if "::" in name else ""
+
+
+def _methods(module: Module, node: Node) -> None:
+    """Collect the host methods of a class that are defined within it."""
+    body = node.child_by_field_name("body")
+    for item in body.named_children if body is not None else ():
+        if item.type != "function_definition":
+            continue
+        function = _function(item, extern_c=False, templates={}, space="")
+        # A constructor has no type, an operator no plain name.
+        if function is None or function.device or not re.fullmatch(r"\w+", function.name):
+            continue
+        if item.child_by_field_name("type") is not None:
+            module.functions.setdefault(function.name, []).append(function)
 
 
 def _parameters(listed: Node) -> Iterator[Parameter]:
@@ -618,6 +648,10 @@ def _declaration(module: Module, node: Node) -> None:
             if parsed is not None and "(" not in text_of(item).split("=")[0]:
                 module.symbols[parsed.name] = node
         return
+    for item in node.children_by_field_name("declarator"):
+        parsed = declared(node, item)
+        if parsed is not None and parsed.name and "(" not in text_of(item).split("=")[0]:
+            module.variables[parsed.name] = (node, item)
     if not re.search(r"\b(const|constexpr)\b", head):
         return
     for item in node.children_by_field_name("declarator"):

@@ -65,6 +65,7 @@ class Uses:
         self.solved: dict[Expr, Expr] = {}
         self.domain: list[Expr] = []
         self.moved: set[tuple[str, str]] = set()
+        self.nulls: set[str] = set()
 
     def follow(self) -> None:
         for step in self.plan.steps:
@@ -290,7 +291,9 @@ def _interior(e: Expr) -> Expr:
     """Return nx ny for nx ny - 1: a loop over a grid's interior stops short of the last one."""
     terms = list(sp.Add.make_args(e))
     whole = [t for t in terms if not t.could_extract_minus_sign()]
-    if len(terms) > 1 and len(whole) == 1 and len(whole[0].free_symbols) > 1:
+    free = [] if len(whole) != 1 else list(whole[0].free_symbols)
+    # nx ny, or n**2: of more than one dimension
+    if len(terms) > 1 and free and sum(sp.degree(whole[0], s) for s in free) > 1:
         return whole[0]
     return e
 

@@ -89,9 +89,10 @@ class KernelName:
 
 @dataclass(frozen=True)
 class Address:
-    """&variable, or &record.field."""
+    """&variable, or &record.field, of the function whose variables ``frame`` holds."""
 
     name: str
+    frame: Frame | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,13 @@ class Opaque:
 
 
 Value = Number | Pointer | Dim3 | Record | KernelName | Address | Opaque
+
+
+def is_null(value: object) -> bool:
+    """Return whether a pointer's value is nullptr, NULL or 0."""
+    if isinstance(value, Number):
+        return bool(value.expr == 0)
+    return isinstance(value, Opaque) and value.what in ("null", "nullptr")
 
 
 @dataclass(frozen=True)
