@@ -43,6 +43,7 @@ SCALAR_TYPES = frozenset({"i32", "u32", "i64", "u64", "f32", "f64"})
 PRECISIONS = ("strict", "tf32", "fast")
 MAX_SOURCE_BYTES = 1 << 20
 MAX_LAUNCHES = 64
+MAX_LOOKED_AT = 100_000
 # Far more than any device has; an address computed beyond it would wrap around.
 MAX_WORKSPACE_BYTES = 1 << 46
 _INT64 = 1 << 63
@@ -125,12 +126,50 @@ class Variant:
                 return name
         return None
 
+    def valid_combinations(
+        self, facts: Mapping[str, int], dtype: str, limit: int = MAX_LOOKED_AT
+    ) -> Iterator[dict[str, ParamValue]]:
+        """Yield the combinations that meet the constraints, in the order of ``combinations``.
+
+        A constraint is looked at as soon as its tunables have values, so that what it forbids is
+        not gone through one by one; ``limit`` bounds how many, whole or cut short, are looked at.
+        """
+        names = list(self.tunables)
+        depth = {n: i for i, n in enumerate(names)}
+        decided: list[list[Expression]] = [[] for _ in range(len(names) + 1)]
+        for expression in self.constraints.values():
+            last = max((depth[n] + 1 for n in expression.names if n in depth), default=0)
+            decided[last].append(expression)
+        bound: dict[str, Value] = {**facts, "elem_bytes": DTYPE_BYTES[dtype]}
+        if not all(_holds(e, bound) for e in decided[0]):
+            return
+        if not names:
+            yield {}
+            return
+        left = limit
+        open_choices = [iter(self.tunables[names[0]])]
+        while open_choices:
+            level = len(open_choices)
+            choice = next(open_choices[-1], None)
+            if choice is None:
+                open_choices.pop()
+                continue
+            bound[names[level - 1]] = choice
+            good = all(_holds(e, bound) for e in decided[level])
+            if good and level < len(names):
+                open_choices.append(iter(self.tunables[names[level]]))
+                continue
+            if left == 0:
+                return
+            left -= 1
+            if good:
+                yield {n: bound[n] for n in names}  # type: ignore[misc]
+
     def valid_params(
-        self, facts: Mapping[str, int], dtype: str, limit: int = 100_000
+        self, facts: Mapping[str, int], dtype: str, limit: int = MAX_LOOKED_AT
     ) -> list[dict[str, ParamValue]]:
-        """Return the combinations that meet the constraints (at most ``limit`` are looked at)."""
-        looked_at = itertools.islice(self.combinations(), limit)
-        return [p for p in looked_at if self.violated(p, facts, dtype) is None]
+        """Return the combinations that meet the constraints; see ``valid_combinations``."""
+        return list(self.valid_combinations(facts, dtype, limit))
 
     def default_params(self, facts: Mapping[str, int], dtype: str) -> dict[str, ParamValue]:
         """Return the first combination that meets the constraints.
@@ -149,10 +188,7 @@ class Variant:
 
     def first_params(self, facts: Mapping[str, int], dtype: str) -> dict[str, ParamValue] | None:
         """Return the first combination that meets the constraints, None if there is none."""
-        for params in itertools.islice(self.combinations(), 100_000):
-            if self.violated(params, facts, dtype) is None:
-                return params
-        return None
+        return next(self.valid_combinations(facts, dtype), None)
 
     def check_params(self, params: Params) -> None:
         """Raise ``RejectedError`` unless ``params`` binds every tunable to one of its choices."""

@@ -551,3 +551,21 @@ def test_the_example_of_the_documentation_parses() -> None:
     assert v.operator == "rms_norm"
     assert textwrap.dedent(block).startswith("/* kernelsearch")
     assert np.prod([len(c) for c in v.tunables.values()]) == 12
+
+
+def test_what_a_constraint_forbids_is_not_gone_through_one_by_one() -> None:
+    lists = "\n".join(f"T{i} = {list(range(1, 17))}" for i in range(10))
+    text = (
+        '/* kernelsearch\nformat = 1\noperator = "rms_norm"\n[tunables]\n'
+        + lists
+        + '\n[constraints]\nfirst = "T0 == 16"\nlast = "T0 + T9 == 32"\n'
+        '[[launch]]\nkernel = "k"\ngrid = [1]\nblock = [1]\nargs = ["y"]\n*/\n'
+        "__global__ void k(elem_t* y) {}\n"
+    )
+    variant = parse_variant(text, "cuda", "wide.cu")
+    # 16^10 combinations: fifteen sixteenths fall with the first tunable.
+    params = variant.default_params({}, "float32")
+    assert (params["T0"], params["T9"]) == (16, 16)
+    few = variant.valid_params({}, "float32", limit=1000)
+    assert 10 < len(few) <= 1000
+    assert all(variant.violated(p, {}, "float32") is None for p in few)
