@@ -289,6 +289,11 @@ def _fill(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) -> N
 
 def _to_symbol(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) -> None:
     name = text_of(listed[0]).lstrip("&") if listed else ""
+    value = reader.evaluate(listed[1], frame) if len(listed) > 1 else Opaque()
+    held = (value.frame or frame).values.get(value.name) if isinstance(value, Address) else value
+    if isinstance(held, Record):
+        raise reader.fail(node, f"{name} is a structure in __constant__ memory",
+                          "pass it to the kernel as an argument")  # fmt: skip
     source = _pointer(reader, listed[1], frame) if len(listed) > 1 else None
     if name not in reader.module.symbols or source is None:
         raise reader.fail(node, "which __constant__ variable is set from what is not known here",
@@ -409,7 +414,19 @@ def _copied(value: Value) -> Value:
 def _overload(reader: Reader, function: Function, arguments: Sequence[Value]) -> Function:
     same = [f for f in reader.module.functions[function.name] if f.kernel]
     fitting = [f for f in same if len(f.parameters) == len(arguments)]
-    return fitting[0] if fitting else function
+    typed = [f for f in fitting if _fits(reader, f, arguments)]
+    return (typed or fitting or [function])[0]
+
+
+def _fits(reader: Reader, function: Function, arguments: Sequence[Value]) -> bool:
+    """Return whether an overload's parameters have the arguments' own types."""
+    for parameter, value in zip(function.parameters, arguments, strict=True):
+        dtype = reader.dtype_of(parameter.type)
+        if isinstance(value, Pointer) and value.buffer.dtype not in (None, dtype):
+            return False
+        if isinstance(value, Number) and value.real != bool(dtype and "float" in dtype):
+            return False
+    return True
 
 
 def _dimensions(reader: Reader, node: Node, frame: Frame) -> Dim3:

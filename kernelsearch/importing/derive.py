@@ -52,7 +52,8 @@ class Deriver(PlanWriter):
             for p, a in zip(s.kernel.parameters, s.arguments, strict=True)
             if isinstance(a, Pointer) and a.offset != 0
         }  # fmt: skip
-        self.nulls = {
+        overloaded = {n for n, f in self.module.functions.items() if sum(k.kernel for k in f) > 1}
+        self.entered = overloaded | {
             s.kernel.name for s in plan.launches()
             for p, a in zip(s.kernel.parameters, s.arguments, strict=True)
             if p.pointers and is_null(a)

@@ -707,6 +707,8 @@ class Evaluator:
             given = self.template_arguments(explicit, frame)
             bound = dict(zip(function.templates, given, strict=False))
         for parameter, value in zip(function.parameters, values, strict=False):
+            if parameter.type in function.templates and isinstance(value, Record) and value.type:
+                bound.setdefault(parameter.type, value.type)
             if parameter.type in function.templates and isinstance(value, Pointer):
                 known = calls.c_type(value.buffer.dtype)
                 if known is not None:

@@ -20,6 +20,7 @@ from kernelsearch.importing.syntax import (
     Node,
     Parameter,
     declared,
+    expression,
     text_of,
     walk,
 )
@@ -121,6 +122,13 @@ class HostReader(Evaluator):
             if parameter.name in self.given:
                 return Number(number(self.given[parameter.name]))
             return Number(symbol(parameter.name))
+        if kind == "bool":
+            usual = int(parameter.default != "false")
+            taken = self.given.get(parameter.name, usual)
+            if parameter.name not in self.given:
+                self.note(f"{parameter.name} is taken to be {bool(taken)} "
+                          f"(--set {parameter.name}={1 - usual})")  # fmt: skip
+            return Number(number(taken))
         if kind in FLOATS:
             self.plan.scalars[parameter.name] = (FLOATS[kind], None)
             return Number(self.real_symbol(parameter.name), real=True)
@@ -256,7 +264,16 @@ class HostReader(Evaluator):
         if kind == "dim3":
             return self.dim3(value, frame)
         if kind in self.module.structs and not parsed.pointers:
-            return self.record(kind, value, parsed.name, frame)
+            record = self.record(kind, value, parsed.name, frame)
+            listed = value is not None and value.type == "initializer_list"
+            if isinstance(record, Record) and listed and self.depth == 0:
+                # Grid g = {1000, 500}: sizes, as variables of their own would be.
+                for member in self.module.structs[kind]:
+                    held = record.fields.get(member.name)
+                    if isinstance(held, Number) and held.expr.is_Integer and held.expr > 0:
+                        own = self.variable(member.name, self.concrete(member.type), held, node)
+                        record.fields[member.name] = own
+            return record
         if "vector<" in kind or "unique_ptr<" in kind:
             return self.container(kind, parsed.name, value, frame, node)
         length = pointer_array(item)
@@ -448,6 +465,7 @@ class HostReader(Evaluator):
             del counter
         condition = node.child_by_field_name("condition")
         update = node.child_by_field_name("update")
+        before, passes = len(self.plan.steps), []
         for _ in range(MAX_ITERATIONS):
             value = self.evaluate(condition, frame) if condition is not None else Opaque()
             decided = self.settle(value.expr) if isinstance(value, Number) else None
@@ -490,10 +508,31 @@ class HostReader(Evaluator):
                 self.note(f"line {node.start_point[0] + 1}: a loop around launches that do not "
                           "change counts once")  # fmt: skip
                 return
+            passes.append((len(self.plan.steps), dict(frame.values)))
             if len(self.plan.launches()) > MAX_LAUNCHES:
+                if self.repeats(node, before, passes, frame):
+                    return
                 break
         raise self.fail(node, f"this loop makes more than {MAX_LAUNCHES} launches",
                         "import one iteration of it, as a function, with --entry")  # fmt: skip
+
+    def repeats(
+        self, node: Node, before: int, passes: list[tuple[int, dict[str, Value]]], frame: Frame
+    ) -> bool:
+        """Take two passes for many, where the third and fourth do what those two did."""
+        if len(passes) < 2 * PASSES:
+            return False
+        first = self.plan.steps[before : passes[PASSES - 1][0]]
+        again = self.plan.steps[passes[PASSES - 1][0] : passes[2 * PASSES - 1][0]]
+        if len(first) != len(again) or not all(
+            a == b or _same(a, b) for a, b in zip(first, again, strict=True)
+        ):
+            return False
+        count, frame.values = passes[PASSES - 1]
+        del self.plan.steps[count:]
+        self.note(f"line {node.start_point[0] + 1}: the many passes of this loop are taken to be "
+                  f"{PASSES}, which say what one does and where results end up")  # fmt: skip
+        return True
 
     def uses_counter(self, node: Node) -> bool:
         """Return whether an iteration differs from the one before: a counter, or a swap."""
@@ -577,6 +616,9 @@ class HostReader(Evaluator):
                 frame.values[name] = known if known is not None else Opaque(name)
         for parameter, value in zip(function.parameters, arguments, strict=False):
             frame.values[parameter.name] = value
+        for parameter in function.parameters[len(arguments) :]:
+            if parameter.default:
+                frame.values[parameter.name] = self.evaluate(expression(parameter.default), frame)
         outer_types, self.types = self.types, {**self.types, **types}
         self.depth += 1
         try:

@@ -90,7 +90,7 @@ class PlanWriter(Uses):
         parameters: list[tuple[str, str]] = []
         before: list[str] = []
         passed: list[str] = []
-        wanted = step.kernel.name in {n for n, _ in self.moved} | self.nulls
+        wanted = step.kernel.name in {n for n, _ in self.moved} | self.entered
 
         def add(value: object, parameter: Parameter, label: str) -> str:
             nonlocal wanted
@@ -126,6 +126,11 @@ class PlanWriter(Uses):
                     before.append(f"{label}.{item.name} = {inner};")
                 return label
             ctype = expression_type(kind)
+            if re.search(r"Texture|Surface|texture|surface", parameter.type):
+                raise self.module.fail(
+                    step.line, f"{parameter.name} of {step.kernel.name} is a texture or a surface, "
+                    "which has no place in a launch plan", "read a plain array instead",
+                )  # fmt: skip
             if not isinstance(value, Number):
                 raise self.module.fail(
                     step.line, f"argument {parameter.name} of {step.kernel.name} is not known here",

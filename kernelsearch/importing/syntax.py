@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ class Parameter:
         pointers: how many ``*``.
         const: the value, or what the pointer leads to, may not be written.
         reference: passed by reference.
+        default: the default argument's source, "" where there is none.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Parameter:
     pointers: int
     const: bool
     reference: bool = False
+    default: str = ""
 
 
 @dataclass
@@ -552,7 +554,8 @@ def _parameters(listed: Node) -> Iterator[Parameter]:
             continue
         parsed = declared(item, item.child_by_field_name("declarator"))
         if parsed is not None and not (parsed.type == "void" and not parsed.pointers):
-            yield parsed
+            default = item.child_by_field_name("default_value")
+            yield replace(parsed, default=text_of(default)) if default is not None else parsed
 
 
 def declared(item: Node, declarator: Node | None) -> Parameter | None:

@@ -65,7 +65,7 @@ class Uses:
         self.solved: dict[Expr, Expr] = {}
         self.domain: list[Expr] = []
         self.moved: set[tuple[str, str]] = set()
-        self.nulls: set[str] = set()
+        self.entered: set[str] = set()
 
     def follow(self) -> None:
         for step in self.plan.steps:
