@@ -140,8 +140,24 @@ def _edits(node: Node, module: Module, result: Imported) -> list[Edit]:
         case "expression_statement" | "ERROR":
             return cut if not _QUALIFIED.search(text) else []
         case "struct_specifier" | "class_specifier":
-            return cut if "std::" in text or "cudaStream_t" in text else []
+            used = _on_device(node, module) and not re.search(r"std::|cudaStream_t", text)
+            return [] if used else cut
     return []
+
+
+def _on_device(node: Node, module: Module) -> bool:
+    """Return whether device code, or another type, speaks of a class with methods."""
+    named = node.child_by_field_name("name")
+    body = node.child_by_field_name("body")
+    methods = [n for n in walk(body) if n.type == "function_declarator"] if body is not None else []
+    if named is None or not methods or "__device__" in node.text.decode(errors="replace"):
+        return True
+    word = re.compile(rf"\b{re.escape(text_of(named))}\b")
+    functions = [f for group in module.functions.values() for f in group if f.kernel or f.device]
+    fields = [p for name, inner in module.structs.items() if name != text_of(named) for p in inner]
+    return any(word.search(text_of(f.node)) for f in functions) or any(
+        word.search(p.type) for p in fields
+    )
 
 
 def _function(node: Node, text: str, cut: list[Edit]) -> list[Edit]:

@@ -321,7 +321,9 @@ class Evaluator:
             if inner.type == "subscript_expression":
                 return self.subscript(inner, frame, address=True)
             return Address(text_of(inner).replace("this->", ""), frame)
-        return self.evaluate(inner, frame) if text_of(inner) == "this" else Opaque(text_of(node))
+        value = self.evaluate(inner, frame)
+        whole = text_of(inner) == "this" or isinstance(value, Record)
+        return value if whole else Opaque(text_of(node))
 
     def cast(self, node: Node, frame: Frame) -> Value:
         inner = node.child_by_field_name("value")

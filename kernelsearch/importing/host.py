@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from keyword import iskeyword
 
 from kernelsearch.importing import calls
 from kernelsearch.importing.arithmetic import literal
@@ -95,6 +96,8 @@ class HostReader(Evaluator):
         kind = self.concrete(parameter.type)
         if parameter.pointers == 1:
             if kind not in DTYPES and kind != "void" and kind not in self.vectors:
+                if any(f.pointers for f in self.module.structs.get(kind, ())):
+                    return self.outside_record(parameter.name, kind, entry)  # of the host
                 if kind in self.module.structs:
                     raise self.fail(
                         entry.node, f"parameter {parameter.name} points to structures ({kind})",
@@ -118,10 +121,13 @@ class HostReader(Evaluator):
             raise self.fail(entry.node, f"parameter {parameter.name} is a pointer to pointers",
                             "pass each array by itself")  # fmt: skip
         if kind in INTEGERS and kind != "bool":
-            self.plan.integers[parameter.name] = kind
             if parameter.name in self.given:
+                self.plan.integers[parameter.name] = kind
                 return Number(number(self.given[parameter.name]))
-            return Number(symbol(parameter.name))
+            # int in: a size needs a name that operator files can use.
+            name = f"{parameter.name}_" if iskeyword(parameter.name) else parameter.name
+            self.plan.integers[name] = kind
+            return Number(symbol(name))
         if kind == "bool":
             usual = int(parameter.default != "false")
             taken = self.given.get(parameter.name, usual)
@@ -219,6 +225,9 @@ class HostReader(Evaluator):
             case "do_statement":
                 body = node.child_by_field_name("body")
                 if body is not None:
+                    if self.matters(body):
+                        self.note(f"line {node.start_point[0] + 1}: a do loop around launches, "
+                                  "which its results end, counts once")  # fmt: skip
                     self.statement(body, frame)
             case "return_statement":
                 for item in node.named_children:

@@ -213,8 +213,21 @@ class KernelScope:
             if (
                 guard.high.is_Integer
                 and guard.high < 0
-                and set(self.bounds.atoms_of(guard.expr)) & whole
+                and any(
+                    guard.expr.coeff(s).could_extract_minus_sign()
+                    for s in set(self.bounds.atoms_of(guard.expr)) & whole
+                )
             ):
+                return True
+        # (y + 1) * nx + x + 1: the first row and column are never written.
+        opened = self.bounds.expanded(offset)
+        atoms = self.bounds.atoms_of(opened)
+        shares = [opened.coeff(s, 1) for s in atoms]
+        if not opened.atoms(sp.Function, sp.Max, sp.Min) and not any(
+            s == 0 or s.could_extract_minus_sign() for s in shares
+        ):
+            lowest = opened.subs(dict.fromkeys(atoms, 0))
+            if lowest != 0 and not lowest.could_extract_minus_sign():
                 return True
         lows = [self.bounds.atoms[s].low for s in whole]
         return any(low is not None and low.is_Integer and low >= 1 for low in lows)

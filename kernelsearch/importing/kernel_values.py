@@ -120,6 +120,8 @@ class KernelValues(KernelScope):
         if isinstance(value, Record):
             found = value.fields.get(axis, Opaque(axis))
             return found if isinstance(found, Number | Pointer | Record) else Opaque(axis)
+        if isinstance(value, Pointer) and "->" in text_of(node)[len(name) :]:
+            return self.touch(value, value.offset, node, write=False)
         return Opaque()
 
     def pointer(self, node: Node, scope: dict[str, Value]) -> Value:
@@ -199,6 +201,14 @@ class KernelValues(KernelScope):
                 self.touch(held, held.offset, node, write=True)
             return value
         name = text_of(left)
+        holder = left.child_by_field_name("argument") if left.type == "field_expression" else None
+        if holder is not None and "->" in text_of(left)[len(text_of(holder)) :]:
+            held = self.evaluate(holder, scope)
+            if isinstance(held, Pointer):
+                if op != "=":
+                    self.touch(held, held.offset, node, write=False)
+                self.touch(held, held.offset, node, write=True)
+                return value
         old = scope.get(name, Opaque(name))
         if op != "=":
             if isinstance(old, Pointer) and isinstance(value, Number) and op in ("+=", "-="):

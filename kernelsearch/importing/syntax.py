@@ -51,20 +51,28 @@ INTEGERS = {
 }  # fmt: skip
 DTYPES = {**FLOATS, **INTEGERS}
 # Vector types: element type and count.
-VECTORS = {
-    f"{base}{n}": (dtype, n)
-    for base, dtype in (
-        ("float", "float32"),
-        ("double", "float64"),
-        ("int", "int32"),
-        ("uint", "uint32"),
-        ("char", "int8"),
-        ("uchar", "uint8"),
-        ("short", "int16"),
-        ("longlong", "int64"),
-    )
-    for n in (2, 3, 4)
-} | {"half2": ("float16", 2), "__half2": ("float16", 2), "__nv_bfloat162": ("bfloat16", 2)}
+VECTORS = (
+    {
+        f"{base}{n}": (dtype, n)
+        for base, dtype in (
+            ("float", "float32"),
+            ("double", "float64"),
+            ("int", "int32"),
+            ("uint", "uint32"),
+            ("char", "int8"),
+            ("uchar", "uint8"),
+            ("short", "int16"),
+            ("longlong", "int64"),
+        )
+        for n in (2, 3, 4)
+    }
+    | {"half2": ("float16", 2), "__half2": ("float16", 2), "__nv_bfloat162": ("bfloat16", 2)}
+    | {
+        "cuFloatComplex": ("float32", 2),
+        "cuComplex": ("float32", 2),
+        "cuDoubleComplex": ("float64", 2),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -599,9 +607,15 @@ def _struct(module: Module, node: Node) -> None:
     for item in body.named_children:
         if item.type != "field_declaration":
             continue
+        value = item.child_by_field_name("default_value")
+        static = any(c.type == "storage_class_specifier" and text_of(c) == "static"
+                     for c in item.children)  # fmt: skip
         for declarator in item.children_by_field_name("declarator"):
             parsed = declared(item, declarator)
-            if parsed is not None:
+            whole = _whole(text_of(value), module.constants) if static and value else None
+            if parsed is not None and whole is not None:
+                module.constants[parsed.name] = whole
+            elif parsed is not None and not static:
                 fields.append(parsed)
     module.structs[text_of(name)] = tuple(fields)
 

@@ -257,7 +257,21 @@ class Uses:
                     self.solved[limit] = sp.expand(value)
                     break
             else:
-                self.solved[limit] = symbol(self.limit_name(name, targets))
+                row = self.row(limit, targets, reached)
+                self.solved[limit] = (
+                    row if row is not None else symbol(self.limit_name(name, targets))
+                )
+
+    def row(self, limit: Expr, targets: list[Buffer], reached: Mapping[int, Expr]) -> Expr | None:
+        """Return V for n V - V + limit: the index picks an element of a row of V."""
+        for buffer in targets:
+            rest = sp.expand(reached[id(buffer)] - limit)
+            terms = sp.Add.make_args(rest)
+            short = [t for t in terms if t.could_extract_minus_sign()]
+            plain = len(terms) == 2 and len(short) == 1 and short[0].free_symbols
+            if plain and not rest.has(limit):
+                return -short[0]
+        return None
 
     def limit_name(self, name: str, targets: list[Buffer]) -> str:
         if name in self.offsets:
@@ -270,6 +284,10 @@ class Uses:
         passed = {
             s.name for step in self.plan.launches() for v in numbers_of(step.arguments)
             for s in v.expr.free_symbols
+        }  # fmt: skip
+        passed |= {
+            s.name for step in self.plan.launches() for d in (step.grid, step.block)
+            for e in (d.x, d.y, d.z) for s in e.free_symbols
         }  # fmt: skip
         passed |= {s.name for e in self.reached.values() for s in e.free_symbols}
         passed |= {str(v) for v in self.solved.values()}

@@ -1,0 +1,2 @@
+__global__ void encoder_fwd(float* out, const int* inp, const float* wte, const float* wpe, int B, int T, int C) { int idx = blockIdx.x*blockDim.x+threadIdx.x; int N = B*T*C; if (idx < N) { int bt = idx / C; int b = bt / T; int t = bt % T; int c = idx % C; int ix = inp[b*T+t]; out[idx] = wte[ix*C+c] + wpe[t*C+c]; } }
+void encoder_forward(float* out, const int* inp, const float* wte, const float* wpe, int B, int T, int C, int V) { encoder_fwd<<<(B*T*C+255)/256, 256>>>(out, inp, wte, wpe, B, T, C); }
