@@ -225,7 +225,9 @@ class HostReader(Evaluator):
             case "do_statement":
                 body = node.child_by_field_name("body")
                 if body is not None:
-                    if self.matters(body):
+                    again = node.child_by_field_name("condition")
+                    once = again is not None and text_of(again).strip("()") in ("0", "false")
+                    if self.matters(body) and not once:
                         self.note(f"line {node.start_point[0] + 1}: a do loop around launches, "
                                   "which its results end, counts once")  # fmt: skip
                     self.statement(body, frame)

@@ -239,7 +239,9 @@ class KernelReader(KernelValues):
     def changing(self, node: Node, scope: dict[str, Value]) -> dict[str, str]:
         """Give every variable that a loop changes a new name; return how it changes."""
         kinds: dict[str, str] = {}
-        for item in walk(node):
+        first = node.child_by_field_name("initializer")
+        start = first.id if first is not None else None  # for (p = 0; ...): where it begins
+        for item in (i for c in node.children if c.id != start for i in walk(c)):
             left, kind = None, ""
             if item.type == "assignment_expression":
                 left = item.child_by_field_name("left")

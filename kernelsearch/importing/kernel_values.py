@@ -221,7 +221,9 @@ class KernelValues(KernelScope):
             else:
                 value = Opaque(name)
         if name in scope:
-            keeps = isinstance(value, Number) and not isinstance(old, Opaque)
+            # int k; k = 0; what is only declared holds nothing yet.
+            fresh = not isinstance(old, Opaque) or old.what == name
+            keeps = isinstance(value, Number) and fresh
             if keeps:
                 scope[name] = self.held(name, "int", value, pointer=False)
             else:
