@@ -35,7 +35,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "an unknown variant": (("show", "study", "--variant", "nave"), ("did you mean 'naive'",)),
     "an option misspelt": ((*TUNE, "--budgets", "5"), ("--budget",)),
     "an unknown command": (("optimise", "rms_norm"), ("kernelsearch -h",)),
-    "an export without a place": (("export", "study"), ("--output",)),
+    "an export of nothing": (("export",), ("name studies", "--variant")),
 }  # fmt: skip
 
 
