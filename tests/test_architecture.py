@@ -237,7 +237,7 @@ TABLE: dict[str, dict[str, str]] = {
         "export.loading": (
             "errors export.kernel operator records runtime targets.cuda_device variant"
         ),
-        "importing": "",
+        "importing": "errors",
         "importing.arithmetic": "importing.symbols",
         "importing.bounds": "importing.symbols",
         "importing.calls": "importing.symbols importing.syntax importing.values records",
@@ -287,7 +287,7 @@ TABLE: dict[str, dict[str, str]] = {
             "importing.uses importing.values"
         ),
         "importing.symbols": "",
-        "importing.syntax": "errors importing.problem",
+        "importing.syntax": "importing.problem",
         "importing.uses": (
             "errors expressions importing.bounds importing.host importing.kernel "
             "importing.kernel_facts importing.symbols importing.syntax importing.values "

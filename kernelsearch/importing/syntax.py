@@ -15,17 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kernelsearch.errors import MissingExtraError
-from kernelsearch.importing.problem import CannotImportError
+import pcpp
+import tree_sitter
+import tree_sitter_cuda
 
-try:
-    import pcpp
-    import tree_sitter
-    import tree_sitter_cuda
-except ImportError as missing:  # pragma: no cover - where the extra is not installed
-    raise MissingExtraError(
-        "importing a CUDA file", "import", (missing.name or "tree-sitter").replace("_", "-")
-    ) from missing
+from kernelsearch.importing.problem import CannotImportError
 
 Node = Any
 MAX_BYTES = 4 << 20

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -356,3 +358,21 @@ def test_rules_apply_to_imported_kernels(name, tmp_path):
         variant = parse_variant(proposal.source, "cuda", "child.cu")
         params = {n: c[0] for n, c in variant.tunables.items()}
         assert compile_cuda(variant.compile_job(params, imported.element, "sm_90a")).facts
+
+
+@pytest.mark.parametrize("package", ["sympy", "tree_sitter", "pcpp"])
+def test_without_the_extra_there_is_a_sentence(package, tmp_path):
+    program = (
+        "import sys, importlib.util as u\n"
+        "find = u.find_spec\n"
+        f"u.find_spec = lambda n, *a: None if n == {package!r} else find(n, *a)\n"
+        "from kernelsearch.cli import main\n"
+        "sys.argv = ['kernelsearch', 'import', 'x.cu']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "pip install 'kernelsearch[import]'" in done.stderr
+    assert "Traceback" not in done.stderr
