@@ -170,14 +170,6 @@ def _fir(a, s):
     return {"out": (x[at] * h).sum(axis=1)}
 
 
-def _nbody(a, s):
-    p, v = a["d_p"].reshape(-1, 4), a["d_v"].reshape(-1, 4).copy()
-    d = p[None, :, :3] - p[:, None, :3]
-    inverse = (1 / np.sqrt((d * d).sum(-1) + 1e-9)) ** 3
-    v[:, :3] += s["dt"] * (d * inverse[..., None]).sum(axis=1)
-    return {"d_v": v.reshape(-1)}
-
-
 NUMERIC = {
     "tiled_matmul.cu": ({"M": 19, "K": 35, "N": 18}, _matmul),
     "csr_spmv.cu": ({"rows": 23, "nnz": 90, "cols": 17}, _spmv),
