@@ -248,7 +248,9 @@ TABLE: dict[str, dict[str, str]] = {
             "importing.values records"
         ),
         "importing.describe": "importing.contract",
-        "importing.device_text": "importing.contract importing.syntax targets.cuda_source",
+        "importing.device_text": (
+            "importing.calls importing.contract importing.syntax targets.cuda_source"
+        ),
         "importing.evaluate": (
             "importing.arithmetic importing.calls importing.problem importing.symbols "
             "importing.syntax importing.values records"
@@ -258,13 +260,13 @@ TABLE: dict[str, dict[str, str]] = {
             "importing.syntax importing.values"
         ),
         "importing.kernel": (
-            "importing.bounds importing.kernel_facts importing.kernel_values "
+            "errors importing.bounds importing.kernel_facts importing.kernel_values "
             "importing.symbols importing.syntax importing.values"
         ),
         "importing.kernel_facts": "importing.symbols importing.values",
         "importing.kernel_only": (
-            "errors expressions importing.host importing.kernel importing.symbols "
-            "importing.syntax importing.values"
+            "errors importing.host importing.kernel importing.symbols importing.syntax "
+            "importing.values"
         ),
         "importing.kernel_scope": (
             "importing.bounds importing.kernel_facts importing.symbols importing.syntax "
@@ -286,12 +288,11 @@ TABLE: dict[str, dict[str, str]] = {
             "importing.calls importing.contract importing.symbols importing.syntax "
             "importing.uses importing.values"
         ),
-        "importing.symbols": "",
+        "importing.symbols": "errors expressions",
         "importing.syntax": "importing.problem",
         "importing.uses": (
-            "errors expressions importing.bounds importing.host importing.kernel "
-            "importing.kernel_facts importing.symbols importing.syntax importing.values "
-            "records"
+            "errors importing.bounds importing.host importing.kernel importing.kernel_facts "
+            "importing.symbols importing.syntax importing.values records"
         ),
         "importing.values": "importing.problem importing.symbols importing.syntax",
         "importing.write": "importing.contract records",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import sympy as sp
@@ -71,10 +70,9 @@ class Bounds:
             e = rejoined(sp.expand(e.subs(defined)))
         return e
 
-    def largest(self, e: Expr, guards: Sequence[Guard] | None = None) -> Expr | None:
+    def largest(self, e: Expr) -> Expr | None:
         """Return the largest value of ``e`` as an expression without atoms; None: unknown."""
-        active = list(self.guards if guards is None else guards)
-        return self._largest(rejoined(sp.expand(e)), active, 0)
+        return self._largest(rejoined(sp.expand(e)), list(self.guards), 0)
 
     def _largest(self, e: Expr, guards: list[Guard], depth: int) -> Expr | None:
         if depth > MAX_STEPS:

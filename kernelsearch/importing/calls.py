@@ -160,19 +160,18 @@ def _allocate(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) 
         reader.plan.buffers.remove(old.buffer)
     short = re.sub(r"\[(\d+)\]", r"\1", re.split(r"\.|->", name)[-1])
     buffer = Buffer(short, dtype, device=True, line=node.start_point[0] + 1, size_bytes=size.expr)
-    settle_dtype(reader, buffer, dtype)
+    settle_dtype(buffer, dtype)
     reader.plan.buffers.append(buffer)
     reader.store(name, Pointer(buffer), frame)
 
 
-def settle_dtype(reader: Reader, buffer: Buffer, dtype: str | None) -> None:
+def settle_dtype(buffer: Buffer, dtype: str | None) -> None:
     """Set a buffer's dtype, and its elements from its bytes."""
     if dtype is None:
         return
     buffer.dtype = dtype
     if buffer.size_bytes is not None and buffer.extent is None:
         buffer.extent = FloorDivide(sp.expand(buffer.size_bytes), number(DTYPE_BYTES[dtype]))
-    del reader
 
 
 def _pointer(reader: Reader, node: Node, frame: Frame) -> Pointer | None:
@@ -206,13 +205,13 @@ def _copy(reader: Reader, node: Node, listed: Sequence[Node], frame: Frame) -> N
             to.buffer.device = True
             host = source.buffer if source is not None else Buffer(text_of(listed[1]), None)
             to.buffer.uploaded = host
-            _share(reader, to.buffer, host)
+            _share(to.buffer, host)
     elif direction.endswith("DeviceToHost"):
         if source is not None:
             source.buffer.device = True
             host = to.buffer if to is not None else Buffer(text_of(listed[0]), None)
             source.buffer.downloaded = host
-            _share(reader, source.buffer, host)
+            _share(source.buffer, host)
     elif direction.endswith("DeviceToDevice"):
         _copy_on_device(reader, node, to, source, reader.evaluate(listed[2], frame))
     else:
@@ -245,7 +244,7 @@ def _copy_on_device(
         reader.module.text += _COPY_KERNEL
     dtype = str(source.buffer.dtype or to.buffer.dtype)
     for buffer in (to.buffer, source.buffer):
-        settle_dtype(reader, buffer, buffer.dtype or dtype)
+        settle_dtype(buffer, buffer.dtype or dtype)
     count = FloorDivide(sp.expand(size.expr), number(DTYPE_BYTES[dtype]))
     reader.plan.steps.append(LaunchStep(
         reader.module.functions["copy_elements"][0], (kind,),
@@ -254,11 +253,11 @@ def _copy_on_device(
     ))  # fmt: skip
 
 
-def _share(reader: Reader, device: Buffer, host: Buffer) -> None:
+def _share(device: Buffer, host: Buffer) -> None:
     if device.dtype is None:
-        settle_dtype(reader, device, host.dtype)
+        settle_dtype(device, host.dtype)
     if host.dtype is None:
-        settle_dtype(reader, host, device.dtype)
+        settle_dtype(host, device.dtype)
     if device.extent is None:
         device.extent = host.extent
 
@@ -381,7 +380,7 @@ def _add(
                           "write them as an expression of sizes")  # fmt: skip
     for argument, parameter in zip(arguments, kernel.parameters, strict=False):
         if isinstance(argument, Pointer) and argument.buffer.dtype is None:
-            settle_dtype(reader, argument.buffer, reader.dtype_of(parameter.type))
+            settle_dtype(argument.buffer, reader.dtype_of(parameter.type))
     _distinct(arguments, kernel)
     missing = len(kernel.parameters) - len(arguments)
     if missing:

@@ -5,22 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import tree_sitter
-import tree_sitter_cuda
-
+from kernelsearch.importing.calls import c_type
 from kernelsearch.importing.contract import Imported, Shim
-from kernelsearch.importing.syntax import Module, Node, text_of, walk
+from kernelsearch.importing.syntax import Module, Node, text_of, tree_of, walk
 from kernelsearch.targets.cuda_source import header_allowed
 
-_LANGUAGE = tree_sitter.Language(tree_sitter_cuda.language())
 _QUALIFIED = re.compile(r"__(?:global|device|constant|shared|managed)__")
 _HOST_SPACES = re.compile(r"using\s+namespace\s+(std|thrust)\s*;")
-_C_TYPE = {
-    "float32": "float", "float64": "double", "int32": "int", "uint32": "unsigned int",
-    "int64": "long long", "uint64": "unsigned long long", "float16": "__half",
-    "bfloat16": "__nv_bfloat16", "int16": "short", "uint16": "unsigned short",
-    "int8": "signed char", "uint8": "unsigned char",
-}  # fmt: skip
 Edit = tuple[int, int, str]
 
 
@@ -32,7 +23,7 @@ def device_text(module: Module, result: Imported) -> str:
         result: its tunables, the constants that become arguments, and the entries to add.
     """
     raw = module.text.encode()
-    root = tree_sitter.Parser(_LANGUAGE).parse(raw).root_node
+    root = tree_of(module.text)
     edits: list[Edit] = []
     for node in _top(root):
         edits += _edits(node, module, result)
@@ -200,7 +191,7 @@ def _constant(root: Node, name: str, tensor: str, module: Module, result: Import
             if item.type == "parameter_list":
                 comma = ", " if item.named_children else ""
                 at = item.end_byte - 1
-                edits.append((at, at, f"{comma}const {_C_TYPE[kind]}* __restrict__ {name}"))
+                edits.append((at, at, f"{comma}const {c_type(kind)}* __restrict__ {name}"))
                 break
     return edits
 

@@ -592,7 +592,7 @@ class Evaluator:
         if not pointer.buffer.name:
             pointer.buffer.name = name
         if pointer.buffer.dtype is None:
-            calls.settle_dtype(self, pointer.buffer, self.dtype_of(kind))
+            calls.settle_dtype(pointer.buffer, self.dtype_of(kind))
         return pointer
 
     def container(self, kind: str, name: str, value: Node | None, frame: Frame, at: Node) -> Value:

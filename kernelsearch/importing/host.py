@@ -428,7 +428,6 @@ class HostReader(Evaluator):
             hint = f"--set {names[0]}=VALUE" if names else "--set NAME=VALUE"
             raise self.fail(node, "which launch is made depends on a switch over "
                             f"{text_of(condition)}", f"fix it with {hint}")  # fmt: skip
-        running = False
         default: Node | None = None
         cases = [c for c in body.named_children if c.type == "case_statement"]
         for at, case in enumerate(cases):
@@ -437,8 +436,7 @@ class HostReader(Evaluator):
                 default = case
                 continue
             known = self.evaluate(label, frame)
-            running = isinstance(known, Number) and known.expr == decided
-            if running:
+            if isinstance(known, Number) and known.expr == decided:
                 self.from_case(cases[at:], frame)
                 return
         if default is not None:
@@ -467,13 +465,11 @@ class HostReader(Evaluator):
             return
         first = node.child_by_field_name("initializer")
         if first is not None:
-            counter = frame.values.copy()
             self.depth += 1
             try:
                 self.statement(first if first.type == "declaration" else _wrapped(first), frame)
             finally:
                 self.depth -= 1
-            del counter
         condition = node.child_by_field_name("condition")
         update = node.child_by_field_name("update")
         before, passes = len(self.plan.steps), []

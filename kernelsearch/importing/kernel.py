@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import sympy as sp
 
+from kernelsearch.errors import ExpressionError
 from kernelsearch.importing.bounds import Guard
 from kernelsearch.importing.kernel_facts import Found, Value
 from kernelsearch.importing.kernel_values import KernelValues, LeftError
-from kernelsearch.importing.symbols import Choose, Expr, FloorDivide, number, symbol
+from kernelsearch.importing.symbols import Choose, Expr, from_plan, number, symbol
 from kernelsearch.importing.syntax import DTYPES, Function, Module, Node, declared, text_of, walk
 from kernelsearch.importing.values import Buffer, LaunchStep, Number, Opaque, Pointer, Record
 
@@ -326,18 +326,10 @@ def follow_launch(module: Module, step: LaunchStep) -> Found:
     ):
         if kind in ("typename", "class"):
             types[name] = given
-        elif given.lstrip("-").isdigit():
-            values[name] = number(int(given))
         else:
-            values[name] = symbol(given) if given.isidentifier() else _parsed(given)
+            try:
+                values[name] = from_plan(given)
+            except ExpressionError:
+                values[name] = symbol("unknown__")
     reader = KernelReader(module, step.grid, step.block)
     return reader.follow(step.kernel, step.arguments, types, values)
-
-
-def _parsed(text: str) -> Expr:
-    known = {n: symbol(n) for n in re.findall(r"[A-Za-z_]\w*", text)}
-    known |= {"ceildiv": lambda a, b: FloorDivide(a + b - 1, b)}
-    try:
-        return sp.sympify(text.replace("//", "/"), locals=known)
-    except (sp.SympifyError, TypeError, SyntaxError):
-        return symbol("unknown__")

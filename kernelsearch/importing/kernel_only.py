@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernelsearch.errors import ExpressionError
-from kernelsearch.expressions import Expression
 from kernelsearch.importing.host import HostReader
 from kernelsearch.importing.kernel import KernelReader
-from kernelsearch.importing.symbols import CeilDivide, Expr, number, symbol
+from kernelsearch.importing.symbols import CeilDivide, Expr, from_plan, number, symbol
 from kernelsearch.importing.syntax import Function, Module
 from kernelsearch.importing.values import Dim3, HostPlan, LaunchStep
 
@@ -32,8 +31,6 @@ def plan_of_kernel(
     Raises:
         CannotImportError: the grid or the block cannot be told.
     """
-    import sympy as sp
-
     reader = HostReader(module, given)
     reader.plan.entry = kernel
     reader.types = reader.default_types(kernel)
@@ -57,12 +54,8 @@ def plan_of_kernel(
 
     def parse(text: str, what: str) -> Expr:
         try:
-            Expression.parse(text)
-            import re
-
-            known: dict[str, object] = {n: symbol(n) for n in re.findall(r"[A-Za-z_]\w*", text)}
-            return sp.sympify(text.replace("//", "/"), locals={**known, "ceildiv": CeilDivide})
-        except (ExpressionError, sp.SympifyError, TypeError, SyntaxError) as error:
+            return from_plan(text)
+        except ExpressionError as error:
             raise module.fail(None, f"{what} {text!r} is no expression ({error})") from error
 
     if block:

@@ -158,7 +158,7 @@ class KernelValues(KernelScope):
         if base is not None and base.type == "subscript_expression":
             # a[i][j] of memory of the kernel's own
             self.access(base, scope, write=write)
-            _, index = self.element(node, scope)
+            self.element(node, scope)
             return Opaque()
         value, index = self.element(node, scope)
         if not isinstance(value, Pointer):

@@ -5,10 +5,15 @@ Everything is taken to be >= 0, as sizes and indices are, so C's division is the
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
 from typing import Any
 
 import sympy as sp
 from sympy.printing.str import StrPrinter
+
+from kernelsearch.errors import ExpressionError
+from kernelsearch.expressions import Expression
 
 Expr = Any  # sympy has no types of its own
 
@@ -23,12 +28,17 @@ def number(value: int) -> Expr:
     return sp.Integer(value)
 
 
-class FloorDivide(sp.Function):  # type: ignore[misc]
+class _Natural(sp.Function):  # type: ignore[misc]
+    """A function whose value is a whole number >= 0."""
+
+    is_integer = True
+    is_nonnegative = True
+
+
+class FloorDivide(_Natural):
     """a / b of integers."""
 
     nargs = 2
-    is_integer = True
-    is_nonnegative = True
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
@@ -53,12 +63,10 @@ class FloorDivide(sp.Function):  # type: ignore[misc]
         return None
 
 
-class CeilDivide(sp.Function):  # type: ignore[misc]
+class CeilDivide(_Natural):
     """The quotient, rounded up."""
 
     nargs = 2
-    is_integer = True
-    is_nonnegative = True
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
@@ -69,12 +77,10 @@ class CeilDivide(sp.Function):  # type: ignore[misc]
         return _exact(a, b)
 
 
-class Modulo(sp.Function):  # type: ignore[misc]
+class Modulo(_Natural):
     """a % b of integers."""
 
     nargs = 2
-    is_integer = True
-    is_nonnegative = True
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:
@@ -85,12 +91,10 @@ class Modulo(sp.Function):  # type: ignore[misc]
         return sp.Integer(0) if _exact(a, b) is not None else None
 
 
-class Compare(sp.Function):  # type: ignore[misc]
+class Compare(_Natural):
     """``Compare(op, a, b)``: 1 where it holds. ``op`` is a symbol named like the operator."""
 
     nargs = 3
-    is_integer = True
-    is_nonnegative = True
 
     @classmethod
     def eval(cls, op: Expr, a: Expr, b: Expr) -> Expr | None:
@@ -102,11 +106,8 @@ class Compare(sp.Function):  # type: ignore[misc]
         return sp.Integer(int(held[op.name]))
 
 
-class Logic(sp.Function):  # type: ignore[misc]
+class Logic(_Natural):
     """``Logic(op, a, ...)``: and, or, not."""
-
-    is_integer = True
-    is_nonnegative = True
 
     @classmethod
     def eval(cls, op: Expr, *args: Expr) -> Expr | None:
@@ -123,12 +124,10 @@ class Logic(sp.Function):  # type: ignore[misc]
         return None
 
 
-class Choose(sp.Function):  # type: ignore[misc]
+class Choose(_Natural):
     """``Choose(condition, a, b)``: C's conditional expression."""
 
     nargs = 3
-    is_integer = True
-    is_nonnegative = True
 
     @classmethod
     def eval(cls, condition: Expr, a: Expr, b: Expr) -> Expr | None:
@@ -145,12 +144,10 @@ class Choose(sp.Function):  # type: ignore[misc]
         return None
 
 
-class NextPowerOfTwo(sp.Function):  # type: ignore[misc]
+class NextPowerOfTwo(_Natural):
     """The smallest power of two that is not less."""
 
     nargs = 1
-    is_integer = True
-    is_nonnegative = True
 
 
 def compare(op: str, a: Expr, b: Expr) -> Expr:
@@ -269,3 +266,39 @@ def _closes_at_end(text: str) -> bool:
 def names(e: Expr) -> set[str]:
     """Return the names of the symbols in ``e``, operators of comparisons not among them."""
     return {s.name for s in e.free_symbols if s.name.isidentifier()} - {"and", "or", "not"}
+
+
+def from_plan(text: str) -> Expr:
+    """Return the expression that a text in the grammar of launch plans says.
+
+    Raises:
+        ExpressionError: it is none, or holds what has no counterpart here.
+    """
+    return _from_tree(Expression.parse(text).tree, text)
+
+
+_BINARY: dict[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b, ast.FloorDiv: FloorDivide, ast.Mod: Modulo,
+    ast.Pow: lambda a, b: a**b,
+}  # fmt: skip
+_CALLS: dict[str, Callable[..., Expr]] = {
+    "ceildiv": CeilDivide, "max": sp.Max, "min": sp.Min, "next_pow2": NextPowerOfTwo,
+}  # fmt: skip
+
+
+def _from_tree(node: ast.expr, text: str) -> Expr:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return number(value)
+        case ast.Constant(value=float(value)):
+            return sp.Float(value)
+        case ast.Name(id=name):
+            return symbol(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_from_tree(operand, text)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _BINARY[type(op)](_from_tree(left, text), _from_tree(right, text))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _CALLS:
+            return _CALLS[name](*(_from_tree(a, text) for a in args))
+    raise ExpressionError("is too involved here: use sums, products and quotients of sizes", text)

@@ -229,11 +229,10 @@ def parse(
     lines = text.count("\n") + 1
     places = origin or [(path, n + 1) for n in range(lines)]
     expanded, macros = _expand(text, path, defines or {}, places)
-    parser = tree_sitter.Parser(_LANGUAGE)
-    tree = parser.parse(expanded.encode())
-    module = Module(path, text, expanded, tree.root_node, places, macros=macros)
+    root = tree_of(expanded)
+    module = Module(path, text, expanded, root, places, macros=macros)
     module.constants.update(macros)
-    _collect(module, tree.root_node, extern_c=False, templates={})
+    _collect(module, root, extern_c=False, templates={})
     return module
 
 
@@ -417,11 +416,16 @@ def text_of(node: Node) -> str:
     return " ".join(node.text.decode(errors="replace").split())
 
 
+def tree_of(text: str) -> Node:
+    """Return the root of CUDA source's tree, macros as they stand."""
+    return tree_sitter.Parser(_LANGUAGE).parse(text.encode()).root_node
+
+
 def expression(text: str) -> Node:
     """Return the tree of an expression that stands by itself."""
-    tree = tree_sitter.Parser(_LANGUAGE).parse(f"auto x_ = ({text});".encode())
-    found = next((n for n in walk(tree.root_node) if n.type == "parenthesized_expression"), None)
-    return found if found is not None else tree.root_node
+    root = tree_of(f"auto x_ = ({text});")
+    found = next((n for n in walk(root) if n.type == "parenthesized_expression"), None)
+    return found if found is not None else root
 
 
 def walk(node: Node) -> Iterator[Node]:

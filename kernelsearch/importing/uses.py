@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 import sympy as sp
 
 from kernelsearch.errors import ExpressionError
-from kernelsearch.expressions import Expression
 from kernelsearch.importing.bounds import greater
 from kernelsearch.importing.host import HostReader
 from kernelsearch.importing.kernel import follow_launch
 from kernelsearch.importing.kernel_facts import Found
-from kernelsearch.importing.symbols import CeilDivide, Expr, FloorDivide, number, symbol
+from kernelsearch.importing.symbols import CeilDivide, Expr, FloorDivide, from_plan, number, symbol
 from kernelsearch.importing.syntax import Module
 from kernelsearch.importing.values import (
     Buffer,
@@ -199,18 +198,9 @@ class Uses:
 
     def parsed(self, text: str, buffer: Buffer) -> Expr:
         try:
-            Expression.parse(text)
+            return from_plan(text)
         except ExpressionError as error:
             raise self.module.fail(None, f"--extent {buffer.name}={text}: {error}") from error
-        known: dict[str, object] = {n: symbol(n) for n in re.findall(r"[A-Za-z_]\w*", text)}
-        known |= {"ceildiv": CeilDivide, "max": sp.Max, "min": sp.Min}
-        try:
-            return sp.sympify(re.sub(r"//", "/", text), locals=known)
-        except (sp.SympifyError, TypeError, SyntaxError) as error:
-            raise self.module.fail(
-                None, f"--extent {buffer.name}={text} is too involved ({type(error).__name__})",
-                "use sums and products of sizes",
-            ) from error  # fmt: skip
 
     def whole(self, e: Expr) -> Expr:
         """Take T * (n / T) for n, and remember that n must be a multiple of T."""

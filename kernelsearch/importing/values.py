@@ -47,7 +47,6 @@ class Buffer:
     uploaded: Buffer | None = None
     downloaded: Buffer | None = None
     size_bytes: Expr | None = None
-    symbol: str = ""
 
 
 @dataclass(frozen=True)

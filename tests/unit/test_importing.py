@@ -19,7 +19,7 @@ from kernelsearch.cli.entry import main as _main  # noqa: F401 - registers the c
 from kernelsearch.errors import KernelSearchError
 from kernelsearch.importing.problem import CannotImportError
 from kernelsearch.importing.run import ImportOptions, import_cuda
-from kernelsearch.importing.symbols import FloorDivide, plan_text, symbol
+from kernelsearch.importing.symbols import FloorDivide, from_plan, plan_text, symbol
 from kernelsearch.operator import Operator, Tensor
 from kernelsearch.operators_io import load_operator
 from kernelsearch.original import Original, doubled
@@ -368,3 +368,8 @@ def test_without_the_extra_there_is_a_sentence(package, tmp_path):
     assert done.returncode == 2
     assert "pip install 'kernelsearch[import]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["n // 2", "ceildiv(n, t) + 1", "max(n, 3*t)", "n % t"])
+def test_plan_text_is_read_back_as_what_it_says(text):
+    assert plan_text(from_plan(text)) == text
