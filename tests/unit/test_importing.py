@@ -370,6 +370,6 @@ def test_without_the_extra_there_is_a_sentence(package, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("text", ["n // 2", "ceildiv(n, t) + 1", "max(n, 3*t)", "n % t"])
+@pytest.mark.parametrize("text", ["n // 2", "ceildiv(n, t) + 1", "max(3*t, n)", "n % t"])
 def test_plan_text_is_read_back_as_what_it_says(text):
     assert plan_text(from_plan(text)) == text
