@@ -316,20 +316,21 @@ class Original:
     def _finished(
         self, outputs: dict[str, NDArray[Any]], arrays: Arrays, sizes: Mapping[str, int]
     ) -> dict[str, NDArray[Any]]:
-        finite = all(
-            np.isfinite(a.astype(np.float64)).all() for a in arrays.values()
-            if is_float(str(a.dtype))
-        )  # fmt: skip
         for name, value in outputs.items():
             raw = np.ascontiguousarray(value).view(np.uint8).reshape(-1, value.dtype.itemsize)
             unwritten = int((raw == 0xFF).all(axis=1).sum()) if value.size else 0
-            if unwritten and finite and is_float(str(value.dtype)):
+            if unwritten and is_float(str(value.dtype)) and _finite(arrays):
                 raise OperatorError(
                     f"{self.path}: the original leaves {unwritten} of {value.size} elements of "
                     f"{name} unwritten on {dict(sizes)}: what is there is undefined; give its true "
                     f"extent with --extent, or --inout {name} where its old contents count"
                 )
         return outputs
+
+
+def _finite(arrays: Arrays) -> bool:
+    floats = (a for a in arrays.values() if is_float(str(a.dtype)))
+    return all(np.isfinite(a.astype(np.float64)).all() for a in floats)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kernelsearch.errors import ExpressionError, MissingExtraError, WorkloadError
 from kernelsearch.expressions import Expression
-from kernelsearch.operator import USER_DATA, Operator, Scalar, Tensor, Workload
+from kernelsearch.operator import USER_DATA, Arrays, Operator, Scalar, Tensor, Workload
 from kernelsearch.shm import numpy_dtype
 
 # What follows an output's name in a recorded archive.
@@ -45,12 +45,12 @@ def workload_from_file(operator: Operator, path: Path) -> Workload:
         WorkloadError: the file cannot be read or does not fit the operator.
         MissingExtraError: Matrix Market needs SciPy.
     """
-    return _workload(operator, path, _read(operator, path))
+    return _workload(operator, path, _read(operator, path)[0])
 
 
 def workload_from_npz(operator: Operator, path: Path) -> Workload:
     """Return the workload of an archive with one array for every input, named like it."""
-    return _workload(operator, path, _read_npz(operator, path))
+    return _workload(operator, path, _read_npz(operator, path)[0])
 
 
 def workload_from_matrix_market(operator: Operator, path: Path) -> Workload:
@@ -64,8 +64,7 @@ def with_data(operator: Operator, path: Path) -> Operator:
     Raises:
         WorkloadError: the file cannot be read or does not fit the operator.
     """
-    arrays = _read(operator, path)
-    recorded = _recorded(operator, path)
+    arrays, recorded = _read(operator, path)
     operator = _with_scalars(operator, recorded, path)
     name = distribution_name(path)
     fixed = dict(_workload(operator, path, arrays).sizes)
@@ -118,15 +117,16 @@ def workloads_from_shapes(
 # --- reading ------------------------------------------------------------------------------------
 
 
-def _read(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
+def _read(operator: Operator, path: Path) -> tuple[Arrays, Arrays]:
+    """Return the inputs, and what else was recorded: by-value arguments and trusted outputs."""
     if path.suffix == ".npz":
         return _read_npz(operator, path)
     if path.name.endswith((".mtx", ".mtx.gz")):
-        return _read_matrix_market(operator, path)
+        return _read_matrix_market(operator, path), {}
     raise WorkloadError(f"data file must end in .npz, .mtx or .mtx.gz (got {str(path)!r})")
 
 
-def _read_npz(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
+def _read_npz(operator: Operator, path: Path) -> tuple[Arrays, Arrays]:
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
@@ -144,19 +144,8 @@ def _read_npz(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
             f"{path}: must hold an array for every input of {operator.name} "
             f"({', '.join(wanted)}); missing: {', '.join(missing)}"
         )
-    return {t.name: _numeric(arrays[t.name], t, path) for t in operator.inputs}
-
-
-def _recorded(operator: Operator, path: Path) -> dict[str, NDArray[Any]]:
-    """Return what an archive holds besides the inputs: by-value arguments and trusted outputs."""
-    if path.suffix != ".npz":
-        return {}
-    inputs = {t.name for t in operator.inputs}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {n: archive[n] for n in archive.files if n not in inputs}
-    except _BROKEN as error:
-        raise WorkloadError(f"{path}: must be a NumPy archive (.npz): {error}") from error
+    inputs = {t.name: _numeric(arrays.pop(t.name), t, path) for t in operator.inputs}
+    return inputs, arrays
 
 
 def _with_scalars(operator: Operator, recorded: Mapping[str, NDArray[Any]], path: Path) -> Operator:

@@ -336,8 +336,8 @@ TABLE: dict[str, dict[str, str]] = {
         "__main__": "cli",
         "cli": "cli.entry",
         "cli.agent_tools": (
-            "api cli.proposals cli.studies diagnoser errors home propose.answer propose.inbox "
-            "propose.sections records search.budget session study targets.choose"
+            "api cli.proposals cli.studies diagnoser errors home propose.inbox records "
+            "search.budget session study targets.choose"
         ),
         "cli.app": "versions",
         "cli.auditing": (

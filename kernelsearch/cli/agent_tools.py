@@ -5,20 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from kernelsearch import api
-from kernelsearch.cli.proposals import parent_of, request_of
+from kernelsearch.cli.proposals import parent_of, proposal_of, request_of
 from kernelsearch.cli.studies import chosen_variant, find_study, open_study, study_folders
 from kernelsearch.diagnoser import stored_diagnoses
 from kernelsearch.errors import KernelSearchError, StudyError
 from kernelsearch.home import cache_folder
-from kernelsearch.propose.answer import applied, read_text
 from kernelsearch.propose.inbox import request_text
-from kernelsearch.propose.sections import shown_source
-from kernelsearch.records import Evaluation, Proposal
+from kernelsearch.records import Evaluation
 from kernelsearch.search.budget import parse_budget
 from kernelsearch.session import Equipment
 from kernelsearch.study import StoredStudy
@@ -32,7 +28,7 @@ def list_studies() -> list[dict[str, Any]]:
     found = []
     for folder in study_folders():
         try:
-            with _stored(folder.name) as stored:
+            with StoredStudy(folder) as stored:
                 best = stored.archive.best()
                 found.append({
                     "study": folder.name, "operator": stored.settings.operator,
@@ -78,14 +74,8 @@ def submit_variant(
     opened = open_study(find_study(study), trust=False)
     try:
         hash_ = parent_of(opened, parent)
-        if text.lstrip().startswith(("/* kernelsearch", '"""kernelsearch')):
-            proposal = Proposal(text, hash_, "inbox", mutation, rationale)
-        else:
-            answer = read_text(text)
-            source = applied(answer, shown_source(opened.variant(hash_)))
-            proposal = Proposal(
-                source, hash_, "inbox", answer.mutation, answer.rationale, answer.gain
-            )
+        whole = text.lstrip().startswith(("/* kernelsearch", '"""kernelsearch'))
+        proposal = proposal_of(opened, hash_, text, mutation, rationale, answer=not whole)
         record = opened.tell_proposal(proposal)
     finally:
         opened.close()
@@ -107,7 +97,7 @@ def evaluate(study: str, budget: str = "30s") -> dict[str, Any]:
     """
     limits = parse_budget(budget)
     folder = find_study(study)
-    with _stored(str(folder)) as stored:
+    with StoredStudy(folder) as stored:
         target = choose_target(stored.settings.target, cache_folder())
         before = {(e.candidate.key, e.created) for e in stored.archive.evaluations()}
     opened = open_study(folder, trust=False, target=target)
@@ -116,7 +106,7 @@ def evaluate(study: str, budget: str = "30s") -> dict[str, Any]:
             result = api.run_study(opened, equipment, limits)
     finally:
         opened.close()
-    with _stored(str(folder)) as stored:
+    with StoredStudy(folder) as stored:
         fresh = [
             _shown(stored, e) for e in stored.archive.evaluations()
             if (e.candidate.key, e.created) not in before
@@ -135,7 +125,7 @@ def explain(study: str, variant: str | None = None) -> dict[str, Any]:
         study: name or folder.
         variant: name or hash; default: the winner.
     """
-    with _stored(study) as stored:
+    with StoredStudy(find_study(study)) as stored:
         hash_ = chosen_variant(stored, variant)
         best = stored.archive.best_of(hash_)
         if best is None:
@@ -157,7 +147,7 @@ def best(study: str) -> dict[str, Any]:
     Args:
         study: name or folder.
     """
-    with _stored(study) as stored:
+    with StoredStudy(find_study(study)) as stored:
         hash_ = chosen_variant(stored, None)
         evaluation = stored.archive.best_of(hash_)
         record = stored.archive.variant(hash_)
@@ -166,15 +156,6 @@ def best(study: str) -> dict[str, Any]:
 
 
 TOOLS = (list_studies, get_request, submit_variant, evaluate, explain, best)
-
-
-@contextmanager
-def _stored(study: str) -> Iterator[StoredStudy]:
-    stored = StoredStudy(find_study(study))
-    try:
-        yield stored
-    finally:
-        stored.ledger.close()
 
 
 def _shown(stored: StoredStudy, evaluation: Evaluation) -> dict[str, Any]:

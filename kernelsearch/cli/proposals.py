@@ -86,14 +86,9 @@ def tell(
     opened = open_study(find_study(study), trust)
     try:
         hash_ = parent_of(opened, parent)
-        proposal = Proposal(text, hash_, "inbox", mutation, rationale)
-        if file.suffix == ".md":
-            answer = read_text(text)
-            source = applied(answer, shown_source(opened.variant(hash_)))
-            proposal = Proposal(
-                source, hash_, "inbox", answer.mutation, answer.rationale, answer.gain
-            )
-        record = opened.tell_proposal(proposal)
+        record = opened.tell_proposal(proposal_of(
+            opened, hash_, text, mutation, rationale, answer=file.suffix == ".md"
+        ))  # fmt: skip
     finally:
         opened.close()
     if json_:
@@ -103,6 +98,21 @@ def tell(
     else:
         out.print(f"taken as {record.name} ({record.hash}); evaluate it with:", highlight=False)
         out.print(f"  kernelsearch resume {opened.folder}", markup=False, highlight=False)
+
+
+def proposal_of(
+    study: Study, parent: str, text: str, mutation: str, rationale: str, *, answer: bool
+) -> Proposal:
+    """Return what somebody handed in: a whole variant file, or an answer to a request.
+
+    Raises:
+        AnswerError: the answer cannot be read, or does not fit its parent.
+    """
+    if not answer:
+        return Proposal(text, parent, "inbox", mutation, rationale)
+    told = read_text(text)
+    source = applied(told, shown_source(study.variant(parent)))
+    return Proposal(source, parent, "inbox", told.mutation, told.rationale, told.gain)
 
 
 def request_of(study: Study, parent: str) -> ProposalRequest:
